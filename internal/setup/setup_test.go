@@ -1,0 +1,388 @@
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"cks-etcd/internal/archive/archivetest"
+	"cks-etcd/internal/marker"
+	"cks-etcd/internal/media"
+	"cks-etcd/internal/reason"
+	"cks-etcd/internal/unit"
+)
+
+// A bench is a node in a directory: the ISO is a directory that a mount table
+// of our own calls an ISO 9660 file system; systemd is a fake.
+type bench struct {
+	t   *testing.T
+	dir string
+	cfg Config
+	bus *fakeBus
+	env Env
+}
+
+func newBench(t *testing.T) *bench {
+	dir := t.TempDir()
+	b := &bench{t: t, dir: dir, bus: &fakeBus{t: t, began: time.Now()}}
+	b.cfg = Config{
+		Archive: DefaultArchive, Arch: runtime.GOARCH, Unit: DefaultUnit, BinDir: b.path("opt/bin"),
+		ISOWait: 10 * time.Second, StartTimeout: time.Minute,
+		Marker: b.path("home/etcd-setup-failed"), Success: b.path("home/success"),
+		State: b.path("var/state.json"), Lock: b.path("lock"), Version: "test",
+	}
+	for _, d := range []string{"home", "dev", "sys"} {
+		if err := os.Mkdir(b.path(d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.write("mountinfo", "")
+	b.env = Env{
+		Finder: media.New(media.Options{
+			Archive: b.cfg.Archive, Dev: b.path("dev"), Sys: b.path("sys"), MountInfo: b.path("mountinfo"),
+			Uevents: func(context.Context) (<-chan struct{}, error) { return nil, errors.New("none here") },
+		}),
+		Connect:   func(context.Context) (Bus, error) { return b.bus, b.bus.connectErr },
+		Journal:   func(context.Context, string, string, int) ([]string, error) { return b.bus.journal, nil },
+		Preflight: func(context.Context, unit.Status) ([]string, error) { return nil, b.bus.preflightErr },
+		BootID:    "boot-1",
+		Log:       slog.New(slog.DiscardHandler),
+	}
+	return b
+}
+
+func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
+
+func (b *bench) write(name, content string) {
+	b.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(b.path(name)), 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(b.path(name), []byte(content), 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// mount makes the one medium of the bench appear, with these files. Its device
+// number is the directory's own: a mount that shows something else is not used.
+func (b *bench) mount(files map[string]string) {
+	b.t.Helper()
+	for n, content := range files {
+		b.write(filepath.Join("iso", n), content)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(b.path("iso"), &st); err != nil {
+		b.t.Fatal(err)
+	}
+	b.write("mountinfo", fmt.Sprintf("100 1 %d:%d / %s ro - iso9660 /dev/sr0 ro\n", unix.Major(st.Dev), unix.Minor(st.Dev), b.path("iso")))
+}
+
+// kube are the files of a Kubernetes ISO with this archive.
+func kube(archive []byte) map[string]string {
+	return map[string]string{"k8s/kubeadm": "x", DefaultArchive: string(archive)}
+}
+
+func good(version string) []byte { return archivetest.Archive(version, runtime.GOARCH) }
+
+func (b *bench) run() error { return Run(b.t.Context(), b.cfg, b.env) }
+
+// state returns the state file, "" fields as they are.
+func (b *bench) state() marker.State {
+	b.t.Helper()
+	s, err := marker.ReadState(b.cfg.State)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+// failed checks everything that a failure must leave behind.
+func (b *bench) failed(err error, code reason.Code, text string) {
+	b.t.Helper()
+	if got := reason.Of(err); got != code || !strings.Contains(err.Error(), text) {
+		b.t.Errorf("got %s: %v\nwant %s with %q", got, err, code, text)
+	}
+	content, rerr := os.ReadFile(b.cfg.Marker)
+	if rerr != nil {
+		b.t.Fatal(rerr)
+	}
+	if got, want := string(content), reason.Line(err.Error())+"\n"; got != want {
+		b.t.Errorf("marker %q, want %q", got, want)
+	}
+	s := b.state()
+	if s.Result != marker.ResultFailed || s.Code != code || s.Hint == "" || s.Ended.IsZero() || s.Message != reason.Line(err.Error()) {
+		b.t.Errorf("state %+v does not tell the failure", s)
+	}
+	if left, _ := filepath.Glob(b.path("opt/bin/.*")); len(left) > 0 {
+		b.t.Errorf("left behind: %v", left)
+	}
+}
+
+// A fakeBus is systemd with one unit. Its life is a function of the time since
+// it was started.
+type fakeBus struct {
+	t     *testing.T
+	began time.Time
+
+	life         func(sinceStart time.Duration) unit.Status // nil: active for good
+	load         string                                     // LoadState, "" for loaded
+	active       bool
+	started      time.Time
+	connectErr   error
+	reloadErr    error
+	startErr     error
+	statusErr    error
+	preflightErr error
+	journal      []string
+	calls        []string
+}
+
+func (f *fakeBus) did(s string)                              { f.calls = append(f.calls, s) }
+func (f *fakeBus) Close()                                    {}
+func (f *fakeBus) Reload(context.Context) error              { f.did("reload"); return f.reloadErr }
+func (f *fakeBus) Enable(_ context.Context, _ string) error  { f.did("enable"); return nil }
+func (f *fakeBus) Start(_ context.Context, _ string) error   { f.did("start"); return f.begin() }
+func (f *fakeBus) Restart(_ context.Context, _ string) error { f.did("restart"); return f.begin() }
+
+func (f *fakeBus) begin() error {
+	if f.startErr == nil {
+		f.started, f.active = time.Now(), true
+	}
+	return f.startErr
+}
+
+func (f *fakeBus) Status(_ context.Context, name string) (unit.Status, error) {
+	s := unit.Status{Name: name, LoadState: f.load, ActiveState: "inactive", SubState: "dead", NRestarts: 0, FragmentPath: "/etc/systemd/system/" + name, RestartDelay: 5 * time.Second}
+	if f.load == "" {
+		s.LoadState = "loaded"
+	}
+	if f.active {
+		s.ActiveState, s.SubState, s.InvocationID, s.MainPID, s.ActiveEnter = "active", "running", "inv-0", 42, 1
+		if f.life != nil {
+			s = f.life(time.Since(f.started))
+		}
+	}
+	return s, f.statusErr
+}
+
+func TestReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.write("home/etcd-setup-failed", "last time's reason\n")
+		b.mount(kube(good("3.5.21")))
+		if err := b.run(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Lstat(b.cfg.Marker); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the stale marker is still there: %v", err)
+		}
+		if diff := cmp.Diff([]string{"reload", "enable", "start"}, b.bus.calls); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+		s := b.state()
+		var steps []string
+		for _, st := range s.Steps {
+			steps = append(steps, st.Name+" "+st.Result)
+		}
+		want := []string{"clean ok", "find ok", "verify ok", "install ok", "preflight ok", "start ok", "watch ok"}
+		if diff := cmp.Diff(want, steps); diff != "" {
+			t.Errorf("steps (-want +got):\n%s", diff)
+		}
+		if s.Result != marker.ResultReady || s.Archive.EtcdVersion != "3.5.21" || len(s.Archive.SHA256) != 64 || s.BootID != "boot-1" {
+			t.Errorf("state %+v", s)
+		}
+		if fi, err := os.Stat(b.path("opt/bin/etcd")); err != nil || fi.Mode().Perm() != 0o755 {
+			t.Errorf("etcd: %v, %v", fi, err)
+		}
+
+		// Once more: nothing is touched.
+		before := b.state()
+		b.bus.calls = nil
+		if err := b.run(); err != nil {
+			t.Fatal(err)
+		}
+		if len(b.bus.calls) > 0 {
+			t.Errorf("a second setup did %v", b.bus.calls)
+		}
+		if diff := cmp.Diff(before, b.state()); diff != "" {
+			t.Errorf("a second setup changed the state:\n%s", diff)
+		}
+
+		// The unit is down and the ISO is gone: the unit is started, no more.
+		b.bus.active = false
+		b.write("mountinfo", "")
+		if err := b.run(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"reload", "enable", "start"}, b.bus.calls); diff != "" {
+			t.Errorf("calls after a stop (-want +got):\n%s", diff)
+		}
+		if s := b.state(); s.Archive == nil || len(s.Binaries) == 0 {
+			t.Errorf("the state lost what is installed: %+v", s)
+		}
+
+		// A binary was removed: the ISO is needed again.
+		b.bus.active = false
+		if err := os.Remove(b.path("opt/bin/etcd")); err != nil {
+			t.Fatal(err)
+		}
+		b.failed(b.run(), reason.ISONotFound, "gone")
+	})
+}
+
+func TestSuccessFile(t *testing.T) {
+	b := newBench(t)
+	b.write("home/success", "")
+	if err := b.run(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(b.cfg.State); !errors.Is(err, os.ErrNotExist) || len(b.bus.calls) > 0 {
+		t.Errorf("something was touched: %v, %v", err, b.bus.calls)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	crashing := func(d time.Duration) unit.Status {
+		n := int64(d / (5 * time.Second))
+		s := unit.Status{Name: DefaultUnit, ActiveState: "activating", SubState: "auto-restart", Result: "exit-code", NRestarts: n, ExecMainCode: 1, ExecMainStatus: 2, RestartDelay: 5 * time.Second}
+		if d%(5*time.Second) < 2*time.Second {
+			s.ActiveState, s.SubState, s.InvocationID, s.MainPID = "active", "running", fmt.Sprint("inv-", n), int(100+n)
+			s.ActiveEnter = uint64(1 + n)
+		}
+		return s
+	}
+	for _, tt := range []struct {
+		name string
+		prep func(*bench)
+		code reason.Code
+		text string
+	}{
+		{"no medium ever", func(b *bench) {}, reason.ISONoDrive, ""},
+		{"ISO without etcd", func(b *bench) { b.mount(map[string]string{"k8s/kubeadm": "x"}) }, reason.ArchiveMissing, DefaultArchive},
+		{"archive is a web page", func(b *bench) { b.mount(kube([]byte("<!DOCTYPE html><html>404</html>"))) }, reason.ArchiveNotGzip, "HTML"},
+		{"digest of a sidecar differs", func(b *bench) {
+			files := kube(good("3.5.21"))
+			files[DefaultArchive+".sha256"] = strings.Repeat("0", 64) + "  etcd-linux-amd64.tar.gz\n"
+			b.mount(files)
+		}, reason.ArchiveDigest, "/iso"},
+		{"digest of the flag differs", func(b *bench) {
+			b.cfg.SHA256 = strings.Repeat("0", 64)
+			b.mount(kube(good("3.5.21")))
+		}, reason.ArchiveDigest, ""},
+		{"systemd cannot be asked", func(b *bench) {
+			b.mount(kube(good("3.5.21")))
+			b.bus.connectErr = reason.New(reason.BusUnreachable, "no socket")
+		}, reason.BusUnreachable, "no socket"},
+		{"unit missing", func(b *bench) { b.mount(kube(good("3.5.21"))); b.bus.load = "not-found" }, reason.UnitMissing, "etcd.service"},
+		{"unit masked", func(b *bench) { b.mount(kube(good("3.5.21"))); b.bus.load = "masked" }, reason.UnitMasked, "etcd.service"},
+		{"port taken", func(b *bench) {
+			b.mount(kube(good("3.5.21")))
+			b.bus.preflightErr = reason.New(reason.PortInUse, "2379 by process 7 (nc)")
+		}, reason.PortInUse, "2379"},
+		{"start job fails", func(b *bench) {
+			b.mount(kube(good("3.5.21")))
+			b.bus.startErr = reason.New(reason.UnitStartFailed, "job failed")
+			b.bus.journal = []string{"something else", "flag provided but not defined: -enable-v2"}
+		}, reason.FlagRemoved, "enable-v2"},
+		{"restarts again and again", func(b *bench) { b.mount(kube(good("3.5.21"))); b.bus.life = crashing }, reason.UnitFlapping, "restart"},
+		{"never gets active", func(b *bench) {
+			b.mount(kube(good("3.5.21")))
+			b.bus.life = func(time.Duration) unit.Status {
+				return unit.Status{Name: DefaultUnit, ActiveState: "activating", SubState: "start"}
+			}
+		}, reason.UnitStartTimeout, "activating"},
+		{"ends and stays down", func(b *bench) {
+			b.mount(kube(good("3.5.21")))
+			b.bus.life = func(time.Duration) unit.Status {
+				return unit.Status{Name: DefaultUnit, ActiveState: "failed", SubState: "failed", Result: "exit-code", ExecMainCode: 1, ExecMainStatus: 1}
+			}
+		}, reason.UnitFailed, "exit-code"},
+		{"state cannot be read while it starts", func(b *bench) {
+			b.mount(kube(good("3.5.21")))
+			b.bus.life = func(time.Duration) unit.Status { b.bus.statusErr = errors.New("timed out"); return unit.Status{} }
+		}, reason.UnitStartTimeout, "timed out"},
+		{"binaries directory is a file", func(b *bench) { b.mount(kube(good("3.5.21"))); b.write("opt/bin", "") }, reason.InstallFailed, "opt/bin"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				tt.prep(b)
+				b.failed(b.run(), tt.code, tt.text)
+			})
+		})
+	}
+}
+
+// TestInterrupted: a signal while the agent waits leaves a marker that says so.
+func TestInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.mount(map[string]string{"tools/setup.exe": "x"})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go func() { time.Sleep(3 * time.Second); cancel(errors.New("terminated")) }()
+		b.failed(Run(ctx, b.cfg, b.env), reason.Interrupted, "terminated while waiting for the Kubernetes ISO; seen: ")
+	})
+}
+
+func TestPanicLeavesMarker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.mount(kube(good("3.5.21")))
+		b.env.Preflight = func(context.Context, unit.Status) ([]string, error) { panic("a bug") }
+		b.failed(b.run(), reason.Internal, "a bug")
+	})
+}
+
+// TestMarkerCannotBeWritten: the outcome is the same without it.
+func TestMarkerCannotBeWritten(t *testing.T) {
+	b := newBench(t)
+	b.cfg.Marker = b.path("no-such-directory/etcd-setup-failed")
+	b.mount(map[string]string{"k8s/kubeadm": "x"})
+	if got := reason.Of(b.run()); got != reason.ArchiveMissing {
+		t.Errorf("got %s", got)
+	}
+	if got := b.state().Code; got != reason.ArchiveMissing {
+		t.Errorf("state has code %q", got)
+	}
+}
+
+// TestLock: a second setup waits for the first and then finds everything done;
+// when it gives up it says for whom, and leaves the first one's files alone.
+func TestLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.mount(kube(good("3.5.21")))
+		f, err := os.OpenFile(b.cfg.Lock, os.O_RDWR|os.O_CREATE, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(f, "process 4711 since noon")
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		err = b.run()
+		if reason.Of(err) != reason.SetupRunning || !strings.Contains(err.Error(), "4711") {
+			t.Errorf("got %v", err)
+		}
+		for _, p := range []string{b.cfg.Marker, b.cfg.State} {
+			if _, err := os.Lstat(p); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s: %v", p, err)
+			}
+		}
+		go func() { time.Sleep(2 * time.Second); f.Close() }()
+		if err := b.run(); err != nil {
+			t.Error(err)
+		}
+	})
+}

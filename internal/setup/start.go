@@ -1,0 +1,153 @@
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"cks-etcd/internal/reason"
+	"cks-etcd/internal/stability"
+	"cks-etcd/internal/unit"
+)
+
+const (
+	// lookEvery is how often the unit's state is read after its start. A look is
+	// a few D-Bus calls; what counts as a check is further apart, see watch.
+	lookEvery = time.Second
+
+	// minGap is the least time between the two checks that find etcd active. It
+	// is longer than the RestartSec of 5 s that CloudStack's unit has, so that
+	// two checks never fall into the lives before and after one restart unseen.
+	minGap = 6 * time.Second
+
+	// gapMargin is added to a unit's own, longer restart delay for the same end.
+	gapMargin = time.Second
+
+	// diagnosisTimeout bounds the reading of them: the reason must not be late
+	// because journald is.
+	diagnosisTimeout = 10 * time.Second
+)
+
+// start enables and starts the unit, and returns once it was seen active twice.
+// changed lists the binaries that were replaced.
+func (r *run) start(ctx context.Context, changed []string) error {
+	ctx, cancel := context.WithTimeout(ctx, r.StartTimeout)
+	defer cancel()
+
+	var bus Bus
+	var status unit.Status
+	defer func() {
+		if bus != nil {
+			bus.Close()
+		}
+	}()
+	err := r.step("preflight", "checking the unit and what etcd needs", func() (string, error) {
+		var err error
+		if bus, err = r.env.Connect(ctx); err != nil {
+			return "", err
+		}
+		if err = bus.Reload(ctx); err != nil {
+			return "", err
+		}
+		if status, err = bus.Status(ctx, r.Unit); err != nil {
+			return "", err
+		}
+		if err = status.Check(); err != nil {
+			return "", err
+		}
+		warnings, err := r.env.Preflight(ctx, status)
+		for _, w := range warnings {
+			r.log.Warn("preflight", "warning", w)
+		}
+		return status.FragmentPath, err
+	})
+	if err != nil {
+		return err
+	}
+
+	err = r.step("start", "enabling and starting "+r.Unit, func() (string, error) {
+		if err := bus.Enable(ctx, r.Unit); err != nil {
+			return "", err
+		}
+		if len(changed) > 0 && status.ActiveState == "active" {
+			return "restarted, since its binaries changed", r.explain(bus.Restart(ctx, r.Unit))
+		}
+		err := bus.Start(ctx, r.Unit)
+		if s, serr := bus.Status(ctx, r.Unit); reason.Of(err) == reason.UnitStartFailed && serr == nil && s.ActiveState == "activating" {
+			// Whether a unit that ends before its job does fails the job is a matter
+			// of milliseconds. systemd starts it again; watch decides.
+			return "the first start failed, systemd tries again: " + s.String(), nil
+		}
+		return "", r.explain(err)
+	})
+	if err != nil {
+		return err
+	}
+	return r.step("watch", "waiting until "+r.Unit+" stays active", func() (string, error) {
+		return r.watch(ctx, bus, status)
+	})
+}
+
+// watch reads the unit's state until it was active on two checks in a row
+// within the same life of the service, or is clearly not.
+func (r *run) watch(ctx context.Context, bus Bus, status unit.Status) (string, error) {
+	seen := stability.New(stability.Rule{Gap: max(minGap, status.RestartDelay+gapMargin)})
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	var lookErr error
+	for {
+		s, err := bus.Status(ctx, r.Unit)
+		var v stability.Verdict
+		if err != nil {
+			lookErr = err
+			v = seen.Add(stability.Sample{At: time.Now(), State: stability.Unknown, Restarts: -1, Detail: reason.Line(err.Error())})
+		} else {
+			lookErr = nil
+			v = seen.Add(s.Sample(time.Now(), r.env.BootID))
+		}
+		switch v.Outcome {
+		case stability.Stable:
+			return v.Why, nil
+		case stability.Flapping:
+			return "", r.explain(reason.New(reason.UnitFlapping, "%s: %s", r.Unit, v.Why))
+		case stability.Down:
+			return "", r.explain(reason.New(reason.UnitFailed, "%s: %s", r.Unit, v.Why))
+		}
+		select {
+		case <-tick.C:
+			continue
+		case <-ctx.Done():
+		}
+		if lookErr != nil && reason.Of(lookErr) == reason.BusUnreachable {
+			return "", lookErr
+		}
+		return "", r.explain(reason.New(reason.UnitStartTimeout, "%s was not active on two checks in a row within %v; %s", r.Unit, r.StartTimeout, v.Why))
+	}
+}
+
+// explain adds to an error about the unit what etcd said of it in the journal.
+// A fault that is known by its words takes the error's place.
+func (r *run) explain(err error) error {
+	var e *reason.Error
+	switch reason.Of(err) {
+	case reason.UnitStartFailed, reason.UnitStartTimeout, reason.UnitFailed, reason.UnitFlapping:
+		errors.As(err, &e)
+	default:
+		return err
+	}
+	// The step's own deadline may be over; the reason still needs its last line.
+	ctx, cancel := context.WithTimeout(context.Background(), diagnosisTimeout)
+	defer cancel()
+	lines, jerr := r.env.Journal(ctx, r.Unit, "", unit.JournalLines)
+	if jerr != nil {
+		r.log.Warn("cannot read the journal", "unit", r.Unit, "err", jerr)
+	}
+	if code, said, ok := unit.Classify(lines); ok {
+		return reason.New(code, "%s (%w)", said, e.Err)
+	}
+	if said := unit.LastError(lines); said != "" {
+		return &reason.Error{Code: e.Code, Hint: e.Hint, Err: fmt.Errorf("%w; etcd said: %s", e.Err, said)}
+	}
+	return err
+}
