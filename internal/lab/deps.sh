@@ -1,0 +1,33 @@
+#!/bin/sh
+# deps.sh: install what the lab and the image tests need, with apt. Quick when all is there. Needs root only to install.
+set -eu
+
+# Packages and what they are for:
+#   mmdebstrap                      the hosts' root file system
+#   iproute2 openssh-client         the hosts' network, their keys and logins
+#   genisoimage xorriso             making ISO images (genisoimage also holds isoinfo)
+#   libarchive-tools fuseiso        bsdtar, which reads them, and a mount of them that needs no kernel support
+#   openssh-server                  a real sshd to look at nodes through
+#   gcc libc6-dev                   the race detector
+packages="mmdebstrap iproute2 openssh-client genisoimage xorriso libarchive-tools fuseiso openssh-server gcc libc6-dev ca-certificates"
+
+missing=
+for p in $packages; do
+	case $(dpkg-query -W -f '${Status}' "$p" 2>/dev/null) in
+	"install ok installed") ;;
+	*) missing="$missing $p" ;;
+	esac
+done
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" -ne 0 ]; then
+	echo "deps.sh: not root, cannot install:$missing" >&2
+	exit 1
+fi
+echo "deps.sh: installing$missing" >&2
+export DEBIAN_FRONTEND=noninteractive
+lock="-o DPkg::Lock::Timeout=300"
+# The lists may be absent (a fresh machine) or stale (the version they name is gone from the mirror): one update, one retry.
+# shellcheck disable=SC2086
+install() { apt-get $lock -qq -y --no-install-recommends install $missing >/dev/null; }
+install 2>/dev/null || { apt-get $lock -qq update && install; }
