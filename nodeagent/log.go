@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -40,8 +41,9 @@ func seconds(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// lineHandler writes records as lines for people. The keys took, detail and
-// err have their places; all others follow as key=value.
+// lineHandler writes records as lines for people. The keys took and err have
+// their places; detail, at and seen go without their names, all others follow
+// as key=value.
 type lineHandler struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -50,15 +52,15 @@ type lineHandler struct {
 func (h *lineHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
 func (h *lineHandler) Handle(_ context.Context, r slog.Record) error {
-	var took, detail, fault string
-	var rest []string
+	var took, fault string
+	var plain, rest []string
 	r.Attrs(func(a slog.Attr) bool {
 		text := reason.Line(fmt.Sprint(a.Value.Any()))
 		switch a.Key {
 		case "took":
 			took = fmt.Sprintf("%.3fs", a.Value.Duration().Seconds())
-		case "detail":
-			detail = text
+		case "detail", "at", "seen":
+			plain = append(plain, text)
 		case "err":
 			fault = text
 		default:
@@ -69,7 +71,7 @@ func (h *lineHandler) Handle(_ context.Context, r slog.Record) error {
 		}
 		return true
 	})
-	parts := make([]string, 0, 4+len(rest))
+	var parts []string
 	switch {
 	case r.Level >= slog.LevelError && took == "":
 		parts = append(parts, "error: "+r.Message)
@@ -78,7 +80,7 @@ func (h *lineHandler) Handle(_ context.Context, r slog.Record) error {
 	default:
 		parts = append(parts, fmt.Sprintf("%-9s %8s ", r.Message, took))
 	}
-	for _, s := range append([]string{fault, detail}, rest...) {
+	for _, s := range slices.Concat([]string{fault}, plain, rest) {
 		if s != "" {
 			parts = append(parts, s)
 		}

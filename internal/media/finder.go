@@ -255,7 +255,7 @@ func (f *Finder) verdict() ([]*Medium, error) {
 		case s.seen.kind == holds:
 			media = append(media, f.medium(s))
 		case s.seen.kind == missing:
-			lacking = append(lacking, s.where+": "+s.seen.text)
+			lacking = append(lacking, s.where)
 		case s.seen.kind.unsure():
 			unsure = true
 		}
@@ -271,7 +271,8 @@ func (f *Finder) verdict() ([]*Medium, error) {
 	case len(media) > 0:
 		return media, nil
 	case len(lacking) > 0 && (!unsure || time.Since(f.missingSince) >= missingGrace):
-		return nil, reason.New(reason.ArchiveMissing, "%s; seen: %s", strings.Join(lacking, ", "), f.summary())
+		return nil, reason.New(reason.ArchiveMissing, "%s is not on the ISO in %s; seen: %s",
+			f.opt.Archive, strings.Join(lacking, ", "), f.summary())
 	}
 	return nil, nil
 }

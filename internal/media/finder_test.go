@@ -95,7 +95,7 @@ func TestFind(t *testing.T) {
 		name:  "seed by content, and another ISO",
 		setUp: func(s *fakeSystem) { s.add("/dev/sr0", im.seed); s.add("/dev/sr1", im.other) },
 		code:  reason.ISONotFound, within: wait + time.Second,
-		part: `/dev/sr0 cloud-init seed "NOLABEL", /dev/sr1 other ISO "TOOLS" without etcd/etcd-linux-amd64.tar.gz`,
+		part: `/dev/sr0 cloud-init seed "NOLABEL", /dev/sr1 other ISO "TOOLS" without the archive`,
 	}, {
 		name: "many partitions do not crowd the message",
 		setUp: func(s *fakeSystem) {
@@ -128,13 +128,13 @@ func TestFind(t *testing.T) {
 		name:  "Kubernetes ISO without the archive",
 		setUp: func(s *fakeSystem) { s.add("/dev/sr0", im.without); s.add("/dev/sr1", "") },
 		code:  reason.ArchiveMissing,
-		msg: `etcd archive missing: /dev/sr0: Kubernetes ISO "CDROM" without etcd/etcd-linux-amd64.tar.gz; ` +
-			`seen: /dev/sr0 Kubernetes ISO "CDROM" without etcd/etcd-linux-amd64.tar.gz, /dev/sr1 empty`,
+		msg: `etcd archive missing: etcd/etcd-linux-amd64.tar.gz is not on the ISO in /dev/sr0; ` +
+			`seen: /dev/sr0 Kubernetes ISO "CDROM" without the archive, /dev/sr1 empty`,
 	}, {
 		name:  "archive of another architecture's name",
 		setUp: func(s *fakeSystem) { s.add("/dev/sr0", im.arm) },
 		code:  reason.ArchiveMissing,
-		part:  `without etcd/etcd-linux-amd64.tar.gz (etcd holds "etcd-linux-arm64.tar.gz")`,
+		part:  `without the archive (etcd holds "etcd-linux-arm64.tar.gz")`,
 	}, {
 		name: "missing, but another medium cannot be read",
 		setUp: func(s *fakeSystem) {
@@ -529,9 +529,9 @@ func TestLogsChangesOnly(t *testing.T) {
 		time.AfterFunc(35*time.Second, func() { sys.change(func() { d.hang = make(chan struct{}) }) })
 		find(t, newFinder(Options{Log: slog.New(h)}, sys))
 		want := `msg=device at=/dev/sr0 seen=empty
-msg=device at=/dev/sr0 seen="other ISO \"TOOLS\" without etcd/etcd-linux-amd64.tar.gz"
-msg=device at=/dev/sr0 seen="empty, earlier other ISO \"TOOLS\" without etcd/etcd-linux-amd64.tar.gz"
-msg=device at=/dev/sr0 seen="does not answer, earlier other ISO \"TOOLS\" without etcd/etcd-linux-amd64.tar.gz"
+msg=device at=/dev/sr0 seen="other ISO \"TOOLS\" without the archive"
+msg=device at=/dev/sr0 seen="empty, earlier other ISO \"TOOLS\" without the archive"
+msg=device at=/dev/sr0 seen="does not answer, earlier other ISO \"TOOLS\" without the archive"
 `
 		if diff := cmp.Diff(want, log.String()); diff != "" {
 			t.Errorf("log (-want +got):\n%s", diff)

@@ -101,7 +101,7 @@ func observe(v volume, archive string) observation {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return failed(err)
 	}
-	without := " without " + archive
+	without := " without the archive"
 	if err == nil {
 		without = fmt.Sprintf(" where %s is %s", archive, modeName(i.Mode()))
 	}

@@ -158,30 +158,36 @@ func Worst(statuses ...int) int {
 // file, a table cell and the errortext of an API answer.
 const MaxLine = 1000
 
+// ellipsis ends a line that was cut.
+const ellipsis = "..."
+
 // Line makes s one printable line: line breaks and runs of white space become
 // one space, other control characters and invalid UTF-8 become '?', and what
 // is past MaxLine is cut and marked with "...". Text that came from a medium, a
 // journal or another host goes through it before it is written anywhere.
 func Line(s string) string {
 	var b strings.Builder
+	fits := 0 // what can stay when the line is too long, and leaves room for the ellipsis
 	space := false
 	for _, r := range s {
 		switch {
 		case unicode.IsSpace(r):
-			space = true
+			space = b.Len() > 0
 			continue
 		case r == utf8.RuneError, !unicode.IsPrint(r):
 			r = '?'
 		}
-		if space && b.Len() > 0 {
+		if space {
 			b.WriteByte(' ')
 		}
 		space = false
-		if b.Len()+utf8.RuneLen(r) > MaxLine-3 {
-			b.WriteString("...")
-			break
-		}
 		b.WriteRune(r)
+		if b.Len() > MaxLine {
+			return b.String()[:fits] + ellipsis
+		}
+		if b.Len() <= MaxLine-len(ellipsis) {
+			fits = b.Len()
+		}
 	}
 	return b.String()
 }
