@@ -3,7 +3,6 @@
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS  = -s -w -X main.version=$(VERSION)
-TOOL     = $(GO) -C tools tool
 FUZZTIME ?= 30s
 TESTFLAGS ?=
 
@@ -30,7 +29,7 @@ lint: ## formatting, vet, staticcheck, tidy modules, known vulnerabilities
 	$(GO) mod tidy -diff
 	$(GO) -C tools mod tidy -diff
 	$(GO) -C internal/lab/etcd mod tidy -diff
-	$(GO) build -o bin/staticcheck -modfile=tools/go.mod honnef.co/go/tools/cmd/staticcheck
+	$(GO) build -C tools -o $(CURDIR)/bin/staticcheck honnef.co/go/tools/cmd/staticcheck
 	bin/staticcheck -tags lab ./...
 	bash -n .ci/run && if command -v shellcheck >/dev/null; then shellcheck .ci/run internal/lab/*.sh; fi
 	$(MAKE) --no-print-directory vuln
@@ -40,9 +39,9 @@ lint: ## formatting, vet, staticcheck, tidy modules, known vulnerabilities
 VULNDB = $(shell $(GO) -C tools list -m -f '{{.Version}}' golang.org/x/vulndb)
 vuln: ## known vulnerabilities in what is called
 	@test -d bin/vulndb-$(VULNDB) || { rm -rf bin/vulndb.new && mkdir -p bin/vulndb.new && $(GO) -C tools mod download golang.org/x/vulndb && \
-	  $(TOOL) indexdb -vulns $$($(GO) -C tools list -m -f '{{.Dir}}' golang.org/x/vulndb)/data/osv -out $(CURDIR)/bin/vulndb.new && \
+	  $(GO) -C tools tool indexdb -vulns $$($(GO) -C tools list -m -f '{{.Dir}}' golang.org/x/vulndb)/data/osv -out $(CURDIR)/bin/vulndb.new && \
 	  mv bin/vulndb.new bin/vulndb-$(VULNDB); }
-	$(GO) build -o bin/govulncheck -modfile=tools/go.mod golang.org/x/vuln/cmd/govulncheck
+	$(GO) build -C tools -o $(CURDIR)/bin/govulncheck golang.org/x/vuln/cmd/govulncheck
 	bin/govulncheck -db file://$(CURDIR)/bin/vulndb-$(VULNDB) ./...
 
 # One target a line: package and name.

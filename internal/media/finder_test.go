@@ -20,8 +20,8 @@ import (
 const wait = time.Minute // the deadline of the tests
 
 // find runs one Find with the tests' deadline and returns where media were
-// found, the error, and how long it took.
-func find(t *testing.T, f *Finder) ([]string, error, time.Duration) {
+// found, how long it took, and the error.
+func find(t *testing.T, f *Finder) ([]string, time.Duration, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	defer cancel()
@@ -32,7 +32,7 @@ func find(t *testing.T, f *Finder) ([]string, error, time.Duration) {
 		where = append(where, m.Where)
 		m.Close()
 	}
-	return where, err, time.Since(start)
+	return where, time.Since(start), err
 }
 
 func TestFind(t *testing.T) {
@@ -177,7 +177,7 @@ func TestFind(t *testing.T) {
 			sys := newFakeSystem()
 			test.setUp(sys)
 			synctest.Test(t, func(t *testing.T) {
-				where, err, took := find(t, newFinder(Options{}, sys))
+				where, took, err := find(t, newFinder(Options{}, sys))
 				if diff := cmp.Diff(test.want, where); diff != "" {
 					t.Errorf("media (-want +got):\n%s", diff)
 				}
@@ -265,7 +265,7 @@ func TestArrival(t *testing.T) {
 						hints <- struct{}{}
 					}
 				})
-				where, err, took := find(t, newFinder(o, sys))
+				where, took, err := find(t, newFinder(o, sys))
 				if len(where) != 1 || err != nil {
 					t.Fatalf("found %v, %v", where, err)
 				}
@@ -286,7 +286,7 @@ func TestSettles(t *testing.T) {
 		slow := sys.add("/dev/sr1", im.full2)
 		slow.hang = make(chan struct{})
 		time.AfterFunc(settleTime/2, func() { close(slow.hang) })
-		where, err, _ := find(t, newFinder(Options{}, sys))
+		where, _, err := find(t, newFinder(Options{}, sys))
 		if diff := cmp.Diff([]string{"/dev/sr0", "/dev/sr1"}, where); diff != "" || err != nil {
 			t.Errorf("%v (-want +got):\n%s", err, diff)
 		}
@@ -301,7 +301,7 @@ func TestHang(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			bad := sys.add("/dev/sr0", im.full2)
 			bad.hang = make(chan struct{})
-			where, err, took := find(t, newFinder(Options{}, sys))
+			where, took, err := find(t, newFinder(Options{}, sys))
 			if !slices.Equal(where, []string{"/dev/sr1"}) || err != nil {
 				t.Errorf("found %v, %v", where, err)
 			}
@@ -317,7 +317,7 @@ func TestHang(t *testing.T) {
 			bad := sys.add("/dev/sr0", im.full)
 			bad.hang = make(chan struct{})
 			f := newFinder(Options{}, sys)
-			_, err, took := find(t, f)
+			_, took, err := find(t, f)
 			if reason.Of(err) != reason.ISOUnreadable || !strings.Contains(err.Error(), "/dev/sr0 does not answer for 1m0s") {
 				t.Error(err)
 			}
@@ -325,7 +325,7 @@ func TestHang(t *testing.T) {
 				t.Errorf("took %v, want %v", took, wait)
 			}
 			// A second run does not add a second stuck thread.
-			if _, err, _ := find(t, f); reason.Of(err) != reason.ISOUnreadable {
+			if _, _, err := find(t, f); reason.Of(err) != reason.ISOUnreadable {
 				t.Error(err)
 			}
 			if n := sys.opens["/dev/sr0"]; n != 1 {
@@ -333,7 +333,7 @@ func TestHang(t *testing.T) {
 			}
 			close(bad.hang)
 			sys.change(func() { bad.hang = nil })
-			if where, err, _ := find(t, f); len(where) != 1 {
+			if where, _, err := find(t, f); len(where) != 1 {
 				t.Errorf("after it answers again: %v, %v", where, err)
 			}
 		})
@@ -344,7 +344,7 @@ func TestHang(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			bad := sys.add("/dev/sr1", im.full)
 			bad.hang = make(chan struct{})
-			_, err, took := find(t, newFinder(Options{}, sys))
+			_, took, err := find(t, newFinder(Options{}, sys))
 			if reason.Of(err) != reason.ArchiveMissing || took < missingGrace || took > missingGrace+2*DefaultRescan {
 				t.Errorf("after %v: %v", took, err)
 			}
@@ -358,7 +358,7 @@ func TestHang(t *testing.T) {
 			bad := sys.add("/dev/sr1", im.full)
 			bad.hang = make(chan struct{})
 			time.AfterFunc(missingGrace-5*time.Second, func() { close(bad.hang) })
-			where, err, _ := find(t, newFinder(Options{}, sys))
+			where, _, err := find(t, newFinder(Options{}, sys))
 			if !slices.Equal(where, []string{"/dev/sr1"}) {
 				t.Errorf("found %v, %v", where, err)
 			}
@@ -411,7 +411,7 @@ func TestNoEvents(t *testing.T) {
 			d := sys.add("/dev/sr0", "")
 			synctest.Test(t, func(t *testing.T) {
 				time.AfterFunc(5*time.Second, func() { sys.change(func() { d.image = im.full }) })
-				where, err, took := find(t, newFinder(Options{Uevents: source}, sys))
+				where, took, err := find(t, newFinder(Options{Uevents: source}, sys))
 				if len(where) != 1 || took > 5*time.Second+2*DefaultRescan {
 					t.Errorf("after %v: %v, %v", took, where, err)
 				}
@@ -447,11 +447,11 @@ func TestFindLooksAgain(t *testing.T) {
 	d := sys.add("/dev/sr0", im.full)
 	synctest.Test(t, func(t *testing.T) {
 		f := newFinder(Options{}, sys)
-		if where, err, _ := find(t, f); len(where) != 1 {
+		if where, _, err := find(t, f); len(where) != 1 {
 			t.Fatal(where, err)
 		}
 		sys.change(func() { d.image = "" })
-		where, err, _ := find(t, f)
+		where, _, err := find(t, f)
 		if len(where) != 0 || reason.Of(err) != reason.ISONotFound {
 			t.Errorf("found %v, %v", where, err)
 		}
@@ -498,7 +498,7 @@ func TestMounts(t *testing.T) {
 				sys.drives["/dev/sr0"] = test.dev
 			}
 			synctest.Test(t, func(t *testing.T) {
-				where, err, _ := find(t, newFinder(Options{}, sys))
+				where, _, err := find(t, newFinder(Options{}, sys))
 				if diff := cmp.Diff(test.want, where); diff != "" {
 					t.Errorf("media (-want +got):\n%s", diff)
 				}

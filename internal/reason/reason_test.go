@@ -99,7 +99,7 @@ func TestLine(t *testing.T) {
 		{"esc \x1b[31mred\x1b[0m", "esc ?[31mred?[0m"},
 		{"bad \xff utf-8", "bad ? utf-8"},
 		{"nul\x00", "nul?"},
-		{"right‮left", "right?left"},
+		{"right\u202eleft", "right?left"},
 	} {
 		if got := Line(tt.in); got != tt.want {
 			t.Errorf("Line(%q) = %q, want %q", tt.in, got, tt.want)
