@@ -12,7 +12,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
 build: ## bin/etcd-nodeagent, static
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/etcd-nodeagent ./nodeagent
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/etcd-nodeagent ./nodeagent
 
 test: deps ## everything: unit, command line, and the lab where it is root on Linux
 	$(GO) test -race -timeout 30m $(TESTFLAGS) -tags lab ./...
@@ -24,14 +24,14 @@ lab: deps ## only the tests on real systemd hosts, loop devices and mounts
 	$(GO) test -timeout 30m -v $(TESTFLAGS) -tags lab -run 'Lab' ./...
 
 lint: ## formatting, vet, staticcheck, tidy modules, known vulnerabilities
-	@fmt=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); test -z "$$fmt" || { echo "gofmt would change:"; echo "$$fmt"; exit 1; }
+	@fmt=$$($$($(GO) env GOROOT)/bin/gofmt -l .) && test -z "$$fmt" || { echo "gofmt would change:"; echo "$$fmt"; exit 1; }
 	$(GO) vet ./... && $(GO) vet -tags lab ./...
 	$(GO) mod tidy -diff
 	$(GO) -C tools mod tidy -diff
 	$(GO) -C internal/lab/etcd mod tidy -diff
 	$(GO) build -C tools -o $(CURDIR)/bin/staticcheck honnef.co/go/tools/cmd/staticcheck
 	bin/staticcheck -tags lab ./...
-	bash -n .ci/run && if command -v shellcheck >/dev/null; then shellcheck .ci/run internal/lab/*.sh; fi
+	bash -n .ci/run && if command -v shellcheck >/dev/null; then shellcheck .ci/run internal/lab/*.sh tools/*.sh; fi
 	$(MAKE) --no-print-directory vuln
 
 # The vulnerability database is a Go module like any other, pinned in
@@ -44,11 +44,8 @@ vuln: ## known vulnerabilities in what is called
 	$(GO) build -C tools -o $(CURDIR)/bin/govulncheck golang.org/x/vuln/cmd/govulncheck
 	bin/govulncheck -db file://$(CURDIR)/bin/vulndb-$(VULNDB) ./...
 
-# One target a line: package and name.
-FUZZ = $(shell grep -rlE '^func Fuzz' --include='*_test.go' internal nodeagent fleet | sort)
 fuzz: ## every fuzz target for FUZZTIME (30s)
-	@set -e; for f in $(FUZZ); do for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*).*/\1/p' $$f); do \
-	  echo "== ./$$(dirname $$f) $$t"; $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$f); done; done
+	@tools/fuzz.sh $(FUZZTIME)
 
 demo: deps build ## three real hosts become an etcd cluster; a fourth says why not
 	$(GO) run -tags lab ./internal/lab/demo -agent bin/etcd-nodeagent

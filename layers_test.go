@@ -28,10 +28,10 @@ var layers = map[string][]string{
 	"inventory": {"reason"},
 	"sshnode":   {"inventory", "marker", "reason", "stability"},
 	"health":    {"reason"},
-	"poll":      {"inventory", "marker", "reason", "sshnode", "stability"},
+	"poll":      {"marker", "reason", "sshnode", "stability"},
 	"cmdline":   {"reason"},
 	"term":      {"reason"},
-	"report":    {"health", "inventory", "poll", "reason", "term"},
+	"report":    {"reason", "term"},
 	"lab":       {},
 	"lab/demo":  {"archive", "isofs", "lab", "marker", "reason"},
 }
@@ -44,6 +44,8 @@ var doors = map[string][]string{
 	"github.com/skeema/knownhosts":  {"internal/sshnode"},
 	"github.com/kevinburke/":        {"internal/sshnode"},
 	"github.com/urfave/cli/":        {"nodeagent", "fleet", "internal/cmdline"},
+	"github.com/goccy/go-yaml":      {"internal/inventory"},
+	"golang.org/x/term":             {"internal/term", "fleet"},
 	"github.com/kdomanski/":         {}, // test images only
 }
 

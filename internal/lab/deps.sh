@@ -21,13 +21,13 @@ done
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" -ne 0 ]; then
-	echo "deps.sh: not root, cannot install:$missing" >&2
-	exit 1
+	echo "deps.sh: not root, going on without:$missing" >&2
+	exit 0 # what needs one of them says so itself
 fi
 echo "deps.sh: installing$missing" >&2
 export DEBIAN_FRONTEND=noninteractive
-lock="-o DPkg::Lock::Timeout=300"
+apt() { apt-get -o DPkg::Lock::Timeout=300 -qq "$@"; }
 # The lists may be absent (a fresh machine) or stale (the version they name is gone from the mirror): one update, one retry.
-# shellcheck disable=SC2086
-install() { apt-get $lock -qq -y --no-install-recommends install $missing >/dev/null; }
-install 2>/dev/null || { apt-get $lock -qq update && install; }
+# shellcheck disable=SC2086 # a list of words
+install() { apt -y --no-install-recommends install $missing >/dev/null; }
+install 2>/dev/null || { apt update && install; }
