@@ -509,6 +509,19 @@ func TestLabSignals(t *testing.T) {
 		t.Errorf("message %q", s.Message)
 	}
 
+	// Under nohup the terminal may go away.
+	p, err = n.Start(t.Context(), lab.Command{Args: []string{"nohup", agentPath, "setup"}})
+	k.do(t, err)
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} {
+		time.Sleep(time.Second)
+		k.do(t, p.Kill(sig))
+	}
+	res, err = p.Wait()
+	k.do(t, err)
+	if s := n.ended(t, res, reason.Interrupted); !strings.Contains(s.Message, "terminated") {
+		t.Errorf("message %q", s.Message)
+	}
+
 	k.do(t, n.InsertCD("sr0", k.iso))
 	p = n.begin(t)
 	n.must(t, "sh", "-c", "until ls -d /opt/bin/.etcd-nodeagent* >/dev/null 2>&1; do sleep 0.01; done")
@@ -579,6 +592,45 @@ func TestLabKill9(t *testing.T) {
 		}
 	}
 	t.Logf("figure: %d kills within %v; in place afterwards: none %d, one %d, the other %d times", kills, span.Round(time.Millisecond), seen[0], seen[1], seen[2])
+}
+
+// TestLabNewEtcdRuns: whatever became of the setup that placed the etcd of a
+// new ISO, the next one ends with that etcd running, not the one before.
+func TestLabNewEtcdRuns(t *testing.T) {
+	k := newKit(t)
+	n := k.node(t, "newetcd")
+	old := k.isoRunning(t, "old", "\t\"time\"\n", "time.Sleep(time.Hour)")
+	running := func(t *testing.T) {
+		t.Helper()
+		pid := strings.TrimSpace(n.must(t, "systemctl", "show", "-p", "MainPID", "--value", "etcd"))
+		if exe := strings.TrimSpace(n.must(t, "readlink", "/proc/"+pid+"/exe")); exe != etcdPath {
+			t.Errorf("%s runs", exe)
+		}
+	}
+	// The setup with the new ISO is killed before it starts anything.
+	k.do(t, n.InsertCD("sr0", old))
+	n.ended(t, n.setup(t), reason.Ready)
+	k.do(t, n.WriteFile(setup.DefaultState, []byte("{}"), 0o644)) // forget that it was ready
+	before := n.digest(t, etcdPath)
+	k.do(t, n.InsertCD("sr0", k.iso))
+	p := n.begin(t)
+	for n.digest(t, etcdPath) == before {
+		time.Sleep(time.Millisecond)
+	}
+	k.do(t, p.Kill(syscall.SIGKILL))
+	p.Wait()
+	n.ended(t, n.setup(t), reason.Ready)
+	running(t)
+
+	// The old etcd still waits for its peers, as far as systemd knows.
+	k.do(t, n.WriteFile(setup.DefaultState, []byte("{}"), 0o644))
+	n.must(t, "systemctl", "stop", "etcd")
+	n.must(t, "sed", "-i", "s/Type=exec/Type=notify/", unitPath)
+	k.do(t, n.InsertCD("sr0", old))
+	n.ended(t, n.setup(t, "--start-timeout", "8s"), reason.UnitStartTimeout)
+	k.do(t, n.InsertCD("sr0", k.iso))
+	n.ended(t, n.setup(t), reason.Ready)
+	running(t)
 }
 
 // TestLabTwoAgents: two setups at once; the second waits for the first, finds

@@ -17,7 +17,7 @@ import (
 // record:
 //
 //	21:39:07 find       5.214s  /dev/sr0, volume id "CDROM", Rock Ridge names
-//	21:39:09 warning: preflight: ...
+//	21:39:09 warning: preflight ...
 //
 // JSON is slog's own, one object a line.
 func newLog(w io.Writer, format string) (*slog.Logger, error) {

@@ -15,8 +15,20 @@ import (
 var version = "dev"
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
 	err := run(ctx, os.Args, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(reason.Exit(err))
+}
+
+// endSignals are those that end a setup early. What the caller made us ignore,
+// as nohup(1) does, stays ignored: asking for a signal would undo that.
+func endSignals() []os.Signal {
+	signals := []os.Signal{syscall.SIGTERM}
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			signals = append(signals, s)
+		}
+	}
+	return signals
 }

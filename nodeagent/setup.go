@@ -3,10 +3,14 @@ package main
 import (
 	"context"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
+	"os/signal"
+	"regexp"
 	"runtime"
 	"strings"
+	"syscall"
 
 	"github.com/urfave/cli/v2"
 
@@ -58,6 +62,9 @@ etcd-nodeagent setup --iso-wait 5m --log-format json
 			if err != nil {
 				return err
 			}
+			// Who reads the log may end before the setup, a pager or cloud-init's tee;
+			// the setup must not, without a word in the marker.
+			signal.Ignore(syscall.SIGPIPE)
 			cfg.Success = setup.DefaultSuccess
 			cfg.Version = version
 			if err := checkConfig(&cfg); err != nil {
@@ -83,13 +90,19 @@ func checkConfig(cfg *setup.Config) error {
 		return reason.New(reason.Usage, "--iso-wait and --start-timeout cannot be negative, nor the latter 0")
 	case cfg.SHA256 != "" && !isSHA256(cfg.SHA256):
 		return reason.New(reason.Usage, "--sha256 %q is not 64 hexadecimal digits", cfg.SHA256)
-	case cfg.Archive == "" || cfg.Unit == "" || cfg.Arch == "":
-		return reason.New(reason.Usage, "--archive, --unit and --arch cannot be empty")
+	case cfg.Unit == "" || cfg.Arch == "":
+		return reason.New(reason.Usage, "--unit and --arch cannot be empty")
 	}
 	cfg.Archive = strings.Trim(cfg.Archive, "/")
+	if !fs.ValidPath(cfg.Archive) || cfg.Archive == "." {
+		return reason.New(reason.Usage, "--archive %q is not a path on an ISO", cfg.Archive)
+	}
 	cfg.SHA256 = strings.ToLower(cfg.SHA256)
 	if !strings.Contains(cfg.Unit, ".") {
 		cfg.Unit += ".service"
+	}
+	if !serviceName.MatchString(cfg.Unit) {
+		return reason.New(reason.Usage, "--unit %q is not the name of a service that can be started", cfg.Unit)
 	}
 	for _, p := range []struct{ flag, path string }{
 		{"bin-dir", cfg.BinDir}, {"marker", cfg.Marker}, {"state", cfg.State}, {"lock", cfg.Lock},
@@ -100,6 +113,10 @@ func checkConfig(cfg *setup.Config) error {
 	}
 	return nil
 }
+
+// serviceName matches the name of a service, an instance's included but not a
+// template's (systemd.unit(5)).
+var serviceName = regexp.MustCompile(`^[A-Za-z0-9:_.\\-]+(@[A-Za-z0-9:_.\\-][A-Za-z0-9:_.\\@-]*)?\.service$`)
 
 func isSHA256(s string) bool {
 	return len(s) == 64 && strings.Trim(strings.ToLower(s), "0123456789abcdef") == ""

@@ -67,13 +67,16 @@ func runStatus(stdout io.Writer, path string, asJSON bool) error {
 		err = printState(stdout, s)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot print the state: %w", err)
+		return reason.New(reason.StateUnreadable, "cannot print it: %w", err)
 	}
 	switch s.Result {
 	case marker.ResultReady:
 		return nil
 	case marker.ResultRunning:
 		return &cmdline.Told{Err: reason.New(reason.SetupRunning, "%s", s.Message)}
+	}
+	if s.Code == "" { // one of a newer agent
+		s.Code = reason.SetupFailed
 	}
 	return &cmdline.Told{Err: &reason.Error{Code: s.Code}}
 }
@@ -87,7 +90,7 @@ func printState(w io.Writer, s marker.State) error {
 		}
 	}
 	result := string(s.Result)
-	if s.Result == marker.ResultRunning && !alive(s.PID) {
+	if s.Result == marker.ResultRunning && !alive(s) {
 		result = fmt.Sprintf("broken off: process %d is gone", s.PID)
 	}
 	row("result", result)
@@ -113,9 +116,13 @@ func printState(w io.Writer, s marker.State) error {
 	return tw.Flush()
 }
 
-// alive reports whether a process with this id exists; a reused id makes it
-// say yes wrongly, which only leaves the word "running" standing.
-func alive(pid int) bool {
-	_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
-	return pid > 0 && err == nil
+// alive reports whether the setup's process may still run: in this boot there is
+// one with its id. A reused id makes it say yes wrongly, which only leaves the
+// word "running" standing.
+func alive(s marker.State) bool {
+	if boot := bootID(); boot != "" && s.BootID != "" && s.BootID != boot {
+		return false
+	}
+	_, err := os.Stat(fmt.Sprintf("/proc/%d", s.PID))
+	return s.PID > 0 && err == nil
 }

@@ -18,6 +18,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -260,6 +261,8 @@ func makeDirs(dir string) error {
 	// obstacle. A file in its place is: opening it as a directory will tell.
 	if _, statErr := os.Stat(dir); statErr == nil {
 		return nil
+	} else if to, linkErr := os.Readlink(dir); linkErr == nil {
+		return fmt.Errorf("%s is a link to %s: %v", dir, to, errnoOf(statErr))
 	}
 	return err
 }

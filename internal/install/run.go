@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -155,7 +157,10 @@ func awaitExit(pid int) {
 // cannotStart says why the kernel did not run the binary.
 func (f *File) cannotStart(what string, err error) error {
 	dir := f.stage.binDir
+	var pe *fs.PathError
 	switch {
+	case errors.As(err, &pe) && pe.Path == os.DevNull: // the program's standard input
+		return reason.New(reason.InstallFailed, "cannot run %s: %w", what, err)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		var st unix.Statfs_t
 		if statfs(f.stage.Dir(), &st) == nil && st.Flags&unix.ST_NOEXEC != 0 {

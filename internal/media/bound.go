@@ -3,6 +3,7 @@ package media
 import (
 	"fmt"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -80,6 +81,7 @@ type bound struct {
 // results. It fails with os.ErrDeadlineExceeded after b.limit and with
 // os.ErrClosed after b.stop. f goes on then, and drop gets its value when it
 // returns at last; where f was not even started, drop gets a zero value at once.
+// A panic of f is the caller's, who can say what was being done.
 func call[T any](b bound, f func() (T, error), drop func(T)) (T, error) {
 	var zero T
 	timer := time.NewTimer(b.limit)
@@ -95,21 +97,26 @@ func call[T any](b bound, f func() (T, error), drop func(T)) (T, error) {
 		return zero, os.ErrClosed
 	}
 	type result struct {
-		v   T
-		err error
+		v      T
+		err    error
+		broken any
 	}
 	done, gone := make(chan result), make(chan struct{})
 	go func() {
-		v, err := f()
+		var r result
+		r.broken = panicOf(func() { r.v, r.err = f() })
 		b.gate.leave()
 		select {
-		case done <- result{v, err}:
+		case done <- r:
 		case <-gone:
-			drop(v)
+			drop(r.v)
 		}
 	}()
 	select {
 	case r := <-done:
+		if r.broken != nil {
+			panic(r.broken)
+		}
 		return r.v, r.err
 	case <-timer.C:
 		close(gone)
@@ -118,6 +125,19 @@ func call[T any](b bound, f func() (T, error), drop func(T)) (T, error) {
 		close(gone)
 		return zero, os.ErrClosed
 	}
+}
+
+// panicOf runs f and returns what it panicked with and where, or nil. A medium is
+// hostile input: a bug that it finds must not end the process in a goroutine where
+// nobody can leave a reason.
+func panicOf(f func()) (value any) {
+	defer func() {
+		if p := recover(); p != nil {
+			value = fmt.Sprintf("%v\n%s", p, debug.Stack())
+		}
+	}()
+	f()
+	return nil
 }
 
 // noAnswer names the time since which the device is silent, which may be

@@ -30,6 +30,7 @@ type fakeDrive struct {
 	drive  bool
 	image  string        // file; "" when empty
 	err    error         // of opening
+	broken string        // opening panics with it; "": it does not
 	eioAt  int64         // reads that end past it fail; 0: none
 	hang   chan struct{} // opens and reads block until it is closed; nil: none
 	hangAt int64         // only reads that end past it block; 0: opens block too
@@ -102,6 +103,8 @@ func (s *fakeSystem) openDevice(d device) (disk, error) {
 		<-now.hang
 	}
 	switch {
+	case now.broken != "":
+		panic(now.broken)
 	case now.err != nil:
 		return nil, now.err
 	case now.image == "":

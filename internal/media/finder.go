@@ -28,6 +28,7 @@ type Finder struct {
 	missingSince time.Time // a Kubernetes ISO without the archive is there
 	trouble      string    // why devices or mounts cannot be listed
 	blind        bool      // devices cannot
+	broken       any       // what a look panicked with; Find panics with it
 }
 
 // A slot is one place where an ISO may be: a block device or a mount. It
@@ -200,13 +201,18 @@ func (f *Finder) start(s *slot) {
 	}
 	open, lenient := s.open, s.lenient
 	go func() {
-		o := look(open, f.opt.Archive)
+		var o observation
+		broken := panicOf(func() { o = look(open, f.opt.Archive) })
 		if lenient && o.kind == missing {
 			o.kind = other
 		}
 		f.mu.Lock()
-		s.update(o)
-		f.carrier = f.carrier || o.kind.iso()
+		if broken != nil {
+			f.broken = broken
+		} else {
+			s.update(o)
+			f.carrier = f.carrier || o.kind.iso()
+		}
 		f.mu.Unlock()
 		s.gate.leave()
 		select {
@@ -235,6 +241,9 @@ func (s *slot) remember() {
 func (f *Finder) verdict() ([]*Medium, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.broken != nil {
+		panic(f.broken)
+	}
 	var (
 		media    []*Medium
 		lacking  []string

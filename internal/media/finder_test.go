@@ -3,6 +3,7 @@ package media
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -538,4 +539,32 @@ msg=device at=/dev/sr0 seen="does not answer, earlier other ISO \"TOOLS\" withou
 		}
 		close(d.hang)
 	})
+}
+
+// TestPanic: a bug that a medium finds is a panic where Find or the read was
+// called, not in a goroutine that nobody watches.
+func TestPanic(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		do   func()
+	}{
+		{"look", func() {
+			sys := newFakeSystem()
+			sys.add("/dev/sr0", "").broken = "a bug"
+			newFinder(Options{}, sys).Find(t.Context())
+		}},
+		{"read", func() {
+			b := bound{gate: newGate(), where: "/dev/sr0", limit: time.Minute}
+			call(b, func() (int, error) { panic("a bug") }, func(int) {})
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.HasPrefix(got, "a bug\n") {
+					t.Errorf("got panic %q", got)
+				}
+			}()
+			test.do()
+		})
+	}
 }

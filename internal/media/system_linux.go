@@ -19,7 +19,8 @@ import (
 
 const (
 	// maxDevices bounds the device nodes that are looked at, and with them
-	// the threads that hanging reads can hold. A node has some tens at most.
+	// the threads that hanging reads can hold. A node has some tens at most;
+	// where there are more, drives go first.
 	maxDevices = 256
 
 	// maxSize is the largest size that is believed. An empty drive, or one
@@ -81,7 +82,7 @@ func (h host) devices() ([]device, error) {
 			return nil
 		}
 		d := device{path: p, num: num}
-		if have, ok := byNum[num]; !ok && len(byNum) < maxDevices || ok && betterName(d, have) {
+		if have, ok := byNum[num]; !ok || betterName(d, have) {
 			byNum[num] = d
 		}
 		return nil
@@ -94,7 +95,18 @@ func (h host) devices() ([]device, error) {
 		d.drive = d.optical() || h.removable(d.num)
 		list = append(list, d)
 	}
-	slices.SortFunc(list, func(a, b device) int { return strings.Compare(a.path, b.path) })
+	byPath := func(a, b device) int { return strings.Compare(a.path, b.path) }
+	slices.SortFunc(list, func(a, b device) int {
+		if a.drive != b.drive {
+			if a.drive {
+				return -1
+			}
+			return +1
+		}
+		return byPath(a, b)
+	})
+	list = list[:min(len(list), maxDevices)]
+	slices.SortFunc(list, byPath)
 	return list, nil
 }
 

@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -75,11 +76,14 @@ func (r *run) install(ctx context.Context) (changed []string, err error) {
 		})
 		changedMedium := false
 		for _, m := range found {
-			changedMedium = changedMedium || !m.Unchanged(ctx)
 			m.Close()
+			changedMedium = changedMedium || err != nil && !m.Unchanged(ctx)
 		}
 		if err == nil {
 			break
+		}
+		if stage == nil { // not a fault of the medium
+			return nil, err
 		}
 		// A medium that was swapped while it was read says nothing about the one
 		// that is there now; one that failed to be read may recover. Both get
@@ -96,6 +100,9 @@ func (r *run) install(ctx context.Context) (changed []string, err error) {
 		select {
 		case <-time.After(readPause):
 		case <-wait.Done():
+			if changedMedium && !unread {
+				err = reason.New(reason.ArchiveUnreadable, "the medium changed while it was read: %w", err)
+			}
 			return nil, err
 		}
 	}
@@ -161,7 +168,7 @@ func (r *run) verify(ctx context.Context, m *media.Medium, sink archive.Sink) (*
 	defer context.AfterFunc(ctx, m.Close)()
 	rc, _, err := m.Open()
 	if err != nil {
-		return nil, reason.New(reason.ArchiveUnreadable, "%s on %s: %w", r.Archive, m.Where, err)
+		return nil, err
 	}
 	defer rc.Close()
 	res, err := archive.Verify(ctx, rc, want, sink)
@@ -189,7 +196,7 @@ func (r *run) sidecar(m *media.Medium) string {
 		b, err := m.ReadSidecar(name)
 		if err == nil {
 			var sum string
-			if sum, err = archive.ParseSums(strings.NewReader(string(b)), base); err == nil {
+			if sum, err = archive.ParseSums(bytes.NewReader(b), base); err == nil {
 				r.log.Info("the archive's digest is checked", "where", m.Where, "sidecar", name)
 				return sum
 			}

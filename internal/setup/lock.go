@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -24,7 +25,11 @@ const lockRetry = 200 * time.Millisecond
 func (r *run) acquire(ctx context.Context) (release func(), err error) {
 	f, err := os.OpenFile(r.Lock, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 	if err != nil {
-		return nil, reason.New(reason.NotPermitted, "cannot open the lock: %w", err)
+		code := reason.InstallFailed
+		if errors.Is(err, fs.ErrPermission) {
+			code = reason.NotPermitted
+		}
+		return nil, reason.New(code, "cannot open the lock: %w", err)
 	}
 	deadline := time.Now().Add(r.ISOWait + r.StartTimeout)
 	for said := false; ; said = true {

@@ -26,7 +26,7 @@ import (
 
 // Defaults of Config's fields, as a CloudStack etcd node wants them.
 const (
-	DefaultArchive      = "etcd/etcd-linux-amd64.tar.gz" // where create-kubernetes-binaries-iso.sh puts it, whatever the architecture
+	DefaultArchive      = media.DefaultArchive
 	DefaultUnit         = "etcd.service"
 	DefaultBinDir       = "/opt/bin"
 	DefaultMarker       = "/home/cloud/etcd-setup-failed"
@@ -77,16 +77,18 @@ type Bus interface {
 type Env struct {
 	Finder    Finder
 	Connect   func(context.Context) (Bus, error)
-	Journal   func(ctx context.Context, name, invocation string, lines int) ([]string, error)
+	Journal   func(ctx context.Context, name string, since time.Time, lines int) ([]string, error)
 	Preflight func(ctx context.Context, s unit.Status) (warnings []string, err error)
 	BootID    string
 	Log       *slog.Logger
 }
 
 // Run sets the node up and returns nil when etcd is ready. Any other end is an
-// error with a reason code; unless another setup holds the lock it has been
-// written to the marker and to the state file by the time Run returns. When ctx
-// is cancelled Run ends within a few seconds with reason.Interrupted.
+// error with a reason code that has been logged, and has been written to the
+// marker and to the state file by the time Run returns. These two belong to the
+// setup that holds the lock: who waits for it in vain, or may not open it, leaves
+// them alone. When ctx is cancelled Run ends within a few seconds with
+// reason.Interrupted.
 func Run(ctx context.Context, cfg Config, env Env) (err error) {
 	r := &run{Config: cfg, env: env, log: env.Log, began: time.Now()}
 	r.state = marker.State{
@@ -100,23 +102,31 @@ func Run(ctx context.Context, cfg Config, env Env) (err error) {
 	}
 
 	unlock, err := r.acquire(ctx)
-	if err != nil {
-		return r.interrupted(ctx, err)
+	switch reason.Of(err) {
+	case reason.Ready:
+	case reason.SetupRunning, reason.Interrupted, reason.NotPermitted:
+		r.logFailure(err)
+		return err
+	default:
+		return r.finish(err)
 	}
 	defer unlock()
 
-	done, again := r.already(ctx)
-	if done {
-		return nil
-	}
-
+	r.doing = "looking whether etcd is set up already"
+	var done, again bool
 	defer func() {
 		if p := recover(); p != nil {
 			r.log.Error("panic", "value", fmt.Sprint(p), "stack", string(debug.Stack()))
-			err = reason.New(reason.Internal, "panic while %s: %v", r.doing, p)
+			what, _, _ := strings.Cut(fmt.Sprint(p), "\n") // a stack may follow
+			err = reason.New(reason.Internal, "panic while %s: %s", r.doing, what)
 		}
-		err = r.finish(r.interrupted(ctx, err))
+		if !done {
+			err = r.finish(r.interrupted(ctx, err))
+		}
 	}()
+	if done, again = r.already(ctx); done {
+		return nil
+	}
 	if err := r.step("clean", "removing a stale marker", func() (string, error) {
 		return "", wrap(reason.InstallFailed, marker.Remove(r.Marker))
 	}); err != nil {
@@ -197,24 +207,34 @@ func (r *run) already(ctx context.Context) (done, again bool) {
 	case old.Result != marker.ResultReady || old.Unit != r.Unit:
 		return false, false
 	}
-	bus, err := r.env.Connect(ctx)
-	if err != nil {
+	active, err := r.active(ctx)
+	found := "etcd is installed, and " + r.Unit + " is not active"
+	switch {
+	case err != nil:
 		r.log.Warn("cannot ask systemd whether etcd is active", "err", err)
-		return false, r.inPlace(old)
-	}
-	defer bus.Close()
-	s, err := bus.Status(ctx, r.Unit)
-	if err == nil && s.ActiveState == "active" {
+		found = "etcd is installed"
+	case active:
 		r.log.Info("check", "took", time.Since(began), "detail", "nothing to do: "+r.Unit+" is active since an earlier setup")
 		return true, false
 	}
 	if !r.inPlace(old) {
 		return false, false
 	}
-	r.log.Info("check", "took", time.Since(began), "detail", "etcd is installed, and "+r.Unit+" is not active")
+	r.log.Info("check", "took", time.Since(began), "detail", found)
 	r.state.Archive = old.Archive
 	r.state.Binaries = old.Binaries
 	return false, true
+}
+
+// active looks once whether the unit is active.
+func (r *run) active(ctx context.Context) (bool, error) {
+	bus, err := r.env.Connect(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer bus.Close()
+	s, err := bus.Status(ctx, r.Unit)
+	return s.ActiveState == "active", err
 }
 
 // inPlace reports whether the binaries that old lists are still the ones in
@@ -260,8 +280,13 @@ func (r *run) finish(err error) error {
 	if err := marker.WriteState(r.State, r.state); err != nil {
 		r.log.Error("cannot write the state file", "path", r.State, "err", err)
 	}
-	r.log.Error("failed", "took", time.Since(r.began), "code", code, "err", line, "hint", r.state.Hint)
+	r.logFailure(err)
 	return err
+}
+
+// logFailure is the last line of a setup that failed.
+func (r *run) logFailure(err error) {
+	r.log.Error("failed", "took", time.Since(r.began), "code", reason.Of(err), "err", reason.Line(err.Error()), "hint", reason.HintOf(err))
 }
 
 // interrupted gives an error that came from a cancelled ctx its own code, with
@@ -269,9 +294,6 @@ func (r *run) finish(err error) error {
 func (r *run) interrupted(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil || reason.Of(err) == reason.Internal && !errors.Is(err, context.Canceled) {
 		return err
-	}
-	if r.doing == "" {
-		r.doing = "waiting for the lock"
 	}
 	if seen := r.env.Finder.Seen(); len(seen) > 0 {
 		return reason.New(reason.Interrupted, "%w while %s; seen: %s", context.Cause(ctx), r.doing, strings.Join(seen, ", "))

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -54,7 +56,7 @@ func newBench(t *testing.T) *bench {
 			Uevents: func(context.Context) (<-chan struct{}, error) { return nil, errors.New("none here") },
 		}),
 		Connect:   func(context.Context) (Bus, error) { return b.bus, b.bus.connectErr },
-		Journal:   func(context.Context, string, string, int) ([]string, error) { return b.bus.journal, nil },
+		Journal:   func(context.Context, string, time.Time, int) ([]string, error) { return b.bus.journal, nil },
 		Preflight: func(context.Context, unit.Status) ([]string, error) { return nil, b.bus.preflightErr },
 		BootID:    "boot-1",
 		Log:       slog.New(slog.DiscardHandler),
@@ -137,6 +139,7 @@ type fakeBus struct {
 
 	life         func(sinceStart time.Duration) unit.Status // nil: active for good
 	load         string                                     // LoadState, "" for loaded
+	delay        time.Duration                              // RestartSec, when over 5 s
 	active       bool
 	started      time.Time
 	connectErr   error
@@ -163,7 +166,7 @@ func (f *fakeBus) begin() error {
 }
 
 func (f *fakeBus) Status(_ context.Context, name string) (unit.Status, error) {
-	s := unit.Status{Name: name, LoadState: f.load, ActiveState: "inactive", SubState: "dead", NRestarts: 0, FragmentPath: "/etc/systemd/system/" + name, RestartDelay: 5 * time.Second}
+	s := unit.Status{Name: name, LoadState: f.load, ActiveState: "inactive", SubState: "dead", NRestarts: 0, FragmentPath: "/etc/systemd/system/" + name, RestartDelay: max(f.delay, 5*time.Second)}
 	if f.load == "" {
 		s.LoadState = "loaded"
 	}
@@ -355,6 +358,142 @@ func TestMarkerCannotBeWritten(t *testing.T) {
 	if got := b.state().Code; got != reason.ArchiveMissing {
 		t.Errorf("state has code %q", got)
 	}
+}
+
+// TestRestarts: a unit that runs another etcd than the one in place is started
+// anew, also while it still waits for its peers.
+func TestRestarts(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		before string // ActiveState
+		placed bool   // the binaries are in place already
+		want   string
+	}{
+		{"active, binaries change", "active", false, "restart"},
+		{"activating, binaries change", "activating", false, "restart"},
+		{"active, binaries in place", "active", true, "start"},
+		{"inactive, binaries change", "inactive", false, "start"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				b.mount(kube(good("3.5.21")))
+				if tt.placed {
+					if err := b.run(); err != nil {
+						t.Fatal(err)
+					}
+					if err := os.Remove(b.cfg.State); err != nil {
+						t.Fatal(err)
+					}
+					b.bus.calls = nil
+				}
+				b.bus.active = tt.before != "inactive"
+				b.bus.life = func(time.Duration) unit.Status {
+					s := unit.Status{Name: DefaultUnit, LoadState: "loaded", ActiveState: tt.before, MainPID: math.MaxInt32, InvocationID: "inv-0", ActiveEnter: 1}
+					if !b.bus.started.IsZero() {
+						s.ActiveState = "active"
+					}
+					return s
+				}
+				if err := b.run(); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff([]string{"reload", "enable", tt.want}, b.bus.calls); diff != "" {
+					t.Errorf("calls (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// TestOutdated: what runs is told from what is in place after a setup that was
+// killed between the two.
+func TestOutdated(t *testing.T) {
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(sleep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd := filepath.Join(t.TempDir(), "etcd")
+	if err := os.WriteFile(etcd, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), etcd, "100")
+	cmd.Args[0] = sleep // a multi-call binary goes by its name
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	r, status := &run{}, unit.Status{MainPID: cmd.Process.Pid}
+	if r.outdated(status, nil) {
+		t.Error("outdated with its file in place")
+	}
+	if err := os.Rename(etcd, etcd+".new"); err != nil {
+		t.Fatal(err)
+	}
+	if r.outdated(status, nil) {
+		t.Error("outdated since its file has another name")
+	}
+	if err := os.Rename(etcd+".new", etcd); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(etcd); err != nil {
+		t.Fatal(err)
+	}
+	if !r.outdated(status, nil) {
+		t.Error("not outdated, although its file is gone")
+	}
+}
+
+// TestLongRestartDelay: a delay longer than the time for the start does not make
+// an etcd that runs one that never got active.
+func TestLongRestartDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.mount(kube(good("3.5.21")))
+		b.bus.delay = 10 * time.Minute
+		if err := b.run(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLockCannotBeOpened: that is a failure like any other, but one for want of
+// rights is no setup at all.
+func TestLockCannotBeOpened(t *testing.T) {
+	b := newBench(t)
+	b.cfg.Lock = b.path("no-such-directory/lock")
+	b.failed(b.run(), reason.InstallFailed, "lock")
+}
+
+// TestStateAfterDoubt: a setup that could not ask systemd at first, and found
+// the binaries in place, still knows afterwards which they are.
+func TestStateAfterDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.mount(kube(good("3.5.21")))
+		if err := b.run(); err != nil {
+			t.Fatal(err)
+		}
+		first := true
+		b.env.Connect = func(context.Context) (Bus, error) {
+			if first {
+				first = false
+				return nil, reason.New(reason.BusUnreachable, "not yet")
+			}
+			return b.bus, nil
+		}
+		b.write("mountinfo", "")
+		if err := b.run(); err != nil {
+			t.Fatal(err)
+		}
+		if s := b.state(); s.Archive == nil || len(s.Binaries) == 0 {
+			t.Errorf("the state lost what is installed: %+v", s)
+		}
+	})
 }
 
 // TestLock: a second setup waits for the first and then finds everything done;

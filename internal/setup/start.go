@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path"
 	"time"
 
 	"cks-etcd/internal/reason"
@@ -16,16 +18,12 @@ const (
 	// a few D-Bus calls; what counts as a check is further apart, see watch.
 	lookEvery = time.Second
 
-	// minGap is the least time between the two checks that find etcd active. It
-	// is longer than the RestartSec of 5 s that CloudStack's unit has, so that
-	// two checks never fall into the lives before and after one restart unseen.
-	minGap = 6 * time.Second
-
-	// gapMargin is added to a unit's own, longer restart delay for the same end.
+	// gapMargin is added to the unit's restart delay, so that two checks never
+	// fall into the lives before and after one restart unseen.
 	gapMargin = time.Second
 
-	// diagnosisTimeout bounds the reading of them: the reason must not be late
-	// because journald is.
+	// diagnosisTimeout bounds the reading of the journal: the reason must not be
+	// late because journald is.
 	diagnosisTimeout = 10 * time.Second
 )
 
@@ -58,7 +56,7 @@ func (r *run) start(ctx context.Context, changed []string) error {
 		}
 		warnings, err := r.env.Preflight(ctx, status)
 		for _, w := range warnings {
-			r.log.Warn("preflight", "warning", w)
+			r.log.Warn("preflight", "detail", w)
 		}
 		return status.FragmentPath, err
 	})
@@ -70,16 +68,17 @@ func (r *run) start(ctx context.Context, changed []string) error {
 		if err := bus.Enable(ctx, r.Unit); err != nil {
 			return "", err
 		}
-		if len(changed) > 0 && status.ActiveState == "active" {
-			return "restarted, since its binaries changed", r.explain(bus.Restart(ctx, r.Unit))
+		start, detail := bus.Start, ""
+		if r.outdated(status, changed) {
+			start, detail = bus.Restart, "restarted, since its binaries changed"
 		}
-		err := bus.Start(ctx, r.Unit)
+		err := start(ctx, r.Unit)
 		if s, serr := bus.Status(ctx, r.Unit); reason.Of(err) == reason.UnitStartFailed && serr == nil && s.ActiveState == "activating" {
 			// Whether a unit that ends before its job does fails the job is a matter
 			// of milliseconds. systemd starts it again; watch decides.
 			return "the first start failed, systemd tries again: " + s.String(), nil
 		}
-		return "", r.explain(err)
+		return detail, r.explain(err)
 	})
 	if err != nil {
 		return err
@@ -89,10 +88,26 @@ func (r *run) start(ctx context.Context, changed []string) error {
 	})
 }
 
+// outdated reports whether the unit runs something else than the binaries in
+// place: they have just changed, or an earlier setup that was broken off has
+// changed them. A unit that is activating may wait for its peers with the old
+// etcd.
+func (r *run) outdated(status unit.Status, changed []string) bool {
+	if len(changed) > 0 {
+		return status.ActiveState == "active" || status.MainPID != 0
+	}
+	// proc_pid_exe(5): a program whose file was replaced has this suffix.
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", status.MainPID))
+	return err == nil && path.Base(exe) == "etcd (deleted)"
+}
+
 // watch reads the unit's state until it was active on two checks in a row
 // within the same life of the service, or is clearly not.
 func (r *run) watch(ctx context.Context, bus Bus, status unit.Status) (string, error) {
-	seen := stability.New(stability.Rule{Gap: max(minGap, status.RestartDelay+gapMargin)})
+	// Of a delay that the time does not allow for, the comparison of invocations
+	// must be proof enough.
+	gap := max(stability.DefaultGap, min(status.RestartDelay+gapMargin, r.StartTimeout/2))
+	seen := stability.New(stability.Rule{Gap: gap})
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	var lookErr error
@@ -100,7 +115,9 @@ func (r *run) watch(ctx context.Context, bus Bus, status unit.Status) (string, e
 		s, err := bus.Status(ctx, r.Unit)
 		var v stability.Verdict
 		if err != nil {
-			lookErr = err
+			if ctx.Err() == nil { // else it is the look that came too late
+				lookErr = err
+			}
 			v = seen.Add(stability.Sample{At: time.Now(), State: stability.Unknown, Restarts: -1, Detail: reason.Line(err.Error())})
 		} else {
 			lookErr = nil
@@ -126,7 +143,8 @@ func (r *run) watch(ctx context.Context, bus Bus, status unit.Status) (string, e
 	}
 }
 
-// explain adds to an error about the unit what etcd said of it in the journal.
+// explain adds to an error about the unit what etcd said of it in the journal
+// since this setup began: the faults of earlier starts may be mended by now.
 // A fault that is known by its words takes the error's place.
 func (r *run) explain(err error) error {
 	var e *reason.Error
@@ -139,7 +157,7 @@ func (r *run) explain(err error) error {
 	// The step's own deadline may be over; the reason still needs its last line.
 	ctx, cancel := context.WithTimeout(context.Background(), diagnosisTimeout)
 	defer cancel()
-	lines, jerr := r.env.Journal(ctx, r.Unit, "", unit.JournalLines)
+	lines, jerr := r.env.Journal(ctx, r.Unit, r.began, unit.JournalLines)
 	if jerr != nil {
 		r.log.Warn("cannot read the journal", "unit", r.Unit, "err", jerr)
 	}

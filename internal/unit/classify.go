@@ -97,11 +97,17 @@ func Classify(lines []string) (reason.Code, string, bool) {
 // What every etcd that is stopped calls an error does not count.
 func LastError(lines []string) string {
 	for i := len(lines) - 1; i >= 0; i-- {
-		if e, ok := complaint(lines[i]); ok && e.severe && !strings.Contains(e.text, "use of closed network connection") {
+		if e, ok := complaint(lines[i]); ok && e.severe && !stopping(e.text) {
 			return reason.Line(e.text)
 		}
 	}
 	return ""
+}
+
+// stopping reports whether etcd says so whenever it is stopped.
+func stopping(text string) bool {
+	return strings.Contains(text, "use of closed network connection") ||
+		strings.HasSuffix(text, "http: Server closed") // since 3.6
 }
 
 // An entry is one log line that complains.

@@ -103,7 +103,8 @@ func TestLastError(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	stopped := `{"level":"error","msg":"setting up serving from embedded etcd failed.","error":"accept tcp 127.0.0.1:2380: use of closed network connection"}`
-	if got := LastError([]string{`{"level":"info","msg":"x"}`, "usage", stopped}); got != "" {
+	stopped36 := `{"level":"error","msg":"setting up serving from embedded etcd failed.","error":"http: Server closed"}`
+	if got := LastError([]string{`{"level":"info","msg":"x"}`, "usage", stopped, stopped36}); got != "" {
 		t.Errorf("got %q, want nothing", got)
 	}
 }

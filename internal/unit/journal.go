@@ -27,21 +27,20 @@ const (
 )
 
 // Journal returns the last lines that the unit, and systemd about the unit,
-// logged in this boot, oldest first: those of one invocation if it is given and
-// logged anything, else of all. They are raw text of at most maxJournalLine bytes
-// each: pass them through reason.Line before they are shown. It starts
-// journalctl, the only reader that knows every version of the journal's format.
-func Journal(ctx context.Context, unit, invocation string, lines int) ([]string, error) {
-	return journal(ctx, "journalctl", unit, invocation, lines)
+// logged in this boot, oldest first: those since a time if it is not zero and
+// anything was logged since (the clock may have been set back), else all. They
+// are raw text of at most maxJournalLine bytes each: pass them through
+// reason.Line before they are shown. It starts journalctl, the only reader that
+// knows every version of the journal's format.
+func Journal(ctx context.Context, unit string, since time.Time, lines int) ([]string, error) {
+	return journal(ctx, "journalctl", unit, since, lines)
 }
 
 // journal is Journal with the program to run.
-func journal(ctx context.Context, program, unit, invocation string, lines int) ([]string, error) {
+func journal(ctx context.Context, program, unit string, since time.Time, lines int) ([]string, error) {
 	lines = min(max(lines, 1), maxJournalLines)
-	if isInvocation(invocation) {
-		// What the unit wrote, and what PID 1 wrote about it. A process that ended
-		// at once may be logged without its invocation, hence the second attempt.
-		out, err := journalctl(ctx, program, lines, "_SYSTEMD_INVOCATION_ID="+invocation, "+", "INVOCATION_ID="+invocation)
+	if !since.IsZero() {
+		out, err := journalctl(ctx, program, lines, "--unit="+unit, fmt.Sprintf("--since=@%d", since.Unix()))
 		if err != nil || len(out) > 0 {
 			return out, err
 		}
@@ -87,11 +86,6 @@ func split(text string, cut bool, n int) []string {
 		all[i] = l[:min(len(l), maxJournalLine)]
 	}
 	return all
-}
-
-// isInvocation reports whether s is what systemd writes as an invocation ID.
-func isInvocation(s string) bool {
-	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
 // A tail is a writer that keeps the last max bytes.
