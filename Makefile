@@ -11,8 +11,9 @@ TESTFLAGS ?=
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-build: ## bin/etcd-nodeagent, static
+build: ## bin/etcd-nodeagent and bin/etcd-fleet, static
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/etcd-nodeagent ./nodeagent
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/etcd-fleet ./fleet
 
 test: deps ## everything: unit, command line, and the lab where it is root on Linux
 	$(GO) test -race -timeout 30m $(TESTFLAGS) -tags lab ./...
@@ -48,7 +49,7 @@ fuzz: ## every fuzz target for FUZZTIME (30s)
 	@tools/fuzz.sh $(FUZZTIME)
 
 demo: deps build ## three real hosts become an etcd cluster; a fourth says why not
-	$(GO) run -tags lab ./internal/lab/demo -agent bin/etcd-nodeagent
+	$(GO) run -tags lab ./internal/lab/demo -agent bin/etcd-nodeagent -fleet bin/etcd-fleet
 
 deps: ## install what tests and demo need (apt, as root)
 	@internal/lab/deps.sh

@@ -30,7 +30,10 @@ const (
 	runTimeout = 3 * time.Minute
 )
 
-func run(ctx context.Context, p *printer, agent string) (err error) {
+// programs are the files that are shown; "" is built.
+type programs struct{ agent, fleet string }
+
+func run(ctx context.Context, p *printer, programs programs) (err error) {
 	began := time.Now()
 	dir, err := os.MkdirTemp("", "cks-etcd-demo-")
 	if err != nil {
@@ -47,13 +50,19 @@ func run(ctx context.Context, p *printer, agent string) (err error) {
 		return nil
 	}
 
-	if agent == "" {
-		agent = filepath.Join(dir, "etcd-nodeagent")
-		if err := buildAgent(ctx, p, agent); err != nil {
+	for _, f := range []struct {
+		file *string
+		name string
+		pkg  string
+	}{{&programs.agent, "etcd-nodeagent", "cks-etcd/nodeagent"}, {&programs.fleet, "etcd-fleet", "cks-etcd/fleet"}} {
+		if *f.file == "" {
+			*f.file = filepath.Join(dir, f.name)
+			if err := build(ctx, p, *f.file, f.pkg); err != nil {
+				return err
+			}
+		} else if _, err := os.Stat(*f.file); err != nil {
 			return err
 		}
-	} else if _, err := os.Stat(agent); err != nil {
-		return err
 	}
 
 	p.step("hosts' root file system, network")
@@ -65,32 +74,37 @@ func run(ctx context.Context, p *printer, agent string) (err error) {
 		p.step("cleaning up")
 		err = errors.Join(err, l.Close())
 	}()
-	d := &demo{lab: l, p: p, agent: agent}
+	d := &demo{lab: l, p: p, programs: programs}
 	if err := d.cluster(ctx, im.with); err != nil {
 		return err
 	}
-	if err := d.refused(ctx, im.without); err != nil {
+	why, err := d.refused(ctx, im.without)
+	if err != nil {
+		return err
+	}
+	if err := d.fromOutside(ctx, dir, why); err != nil {
 		return err
 	}
 	p.step("all as promised, after %.0f s", time.Since(began).Seconds())
 	return nil
 }
 
-func buildAgent(ctx context.Context, p *printer, out string) error {
-	p.step("etcd-nodeagent from source")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", out, "cks-etcd/nodeagent")
+func build(ctx context.Context, p *printer, out, pkg string) error {
+	p.step("%s from source", filepath.Base(out))
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", out, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if b, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot build etcd-nodeagent: %w: %s", err, b)
+		return fmt.Errorf("cannot build %s: %w: %s", filepath.Base(out), err, b)
 	}
 	return nil
 }
 
 // demo is one run of the part that needs root.
 type demo struct {
-	lab   *lab.Lab
-	p     *printer
-	agent string // the program on this machine
+	lab *lab.Lab
+	p   *printer
+	programs
+	ips []string // of the hosts
 }
 
 // cluster makes three hosts an etcd cluster.
@@ -102,6 +116,7 @@ func (d *demo) cluster(ctx context.Context, iso string) error {
 			return err
 		}
 		members[i] = lab.Member{Name: fmt.Sprintf("etcd-%d", i+1), IP: ip}
+		d.ips = append(d.ips, ip)
 	}
 	d.p.step("three hosts: systemd, sshd, etcd.service as CloudStack's user data writes it, an empty CD drive")
 	hosts := make([]*lab.Host, len(members))
@@ -230,41 +245,42 @@ func (d *demo) health(ctx context.Context, h *lab.Host, members []lab.Member) er
 	return nil
 }
 
-// refused shows a host whose ISO has no etcd.
-func (d *demo) refused(ctx context.Context, iso string) error {
+// refused shows a host whose ISO has no etcd, and returns its reason.
+func (d *demo) refused(ctx context.Context, iso string) (why string, err error) {
 	ip, err := d.lab.ReserveIP()
 	if err != nil {
-		return err
+		return "", err
 	}
 	d.p.step("a fourth host, whose ISO was built without etcd")
 	m := lab.Member{Name: "etcd-4", IP: ip}
+	d.ips = append(d.ips, ip)
 	h, err := d.start(ctx, m, []lab.Member{m})
 	if err != nil {
-		return err
+		return "", err
 	}
 	r, err := d.setup(ctx, h, iso)
 	if err != nil {
-		return err
+		return "", err
 	}
 	text, err := h.ReadFile(markerPath)
 	if err != nil {
-		return err
+		return "", err
 	}
 	line, rest, ended := strings.Cut(string(text), "\n")
 	d.p.say("%s: %s", markerPath, line)
 	state, err := d.state(h)
 	if err != nil {
-		return err
+		return "", err
 	}
 	switch {
 	case r.Exit != reason.ExitNo:
-		return fmt.Errorf("%s: exit status %d, want %d", h.Name(), r.Exit, reason.ExitNo)
+		return "", fmt.Errorf("%s: exit status %d, want %d", h.Name(), r.Exit, reason.ExitNo)
 	case line == "" || !ended || rest != "":
-		return fmt.Errorf("%s: the marker holds %q, want one line", h.Name(), text)
+		return "", fmt.Errorf("%s: the marker holds %q, want one line", h.Name(), text)
 	case state.Code != reason.ArchiveMissing:
-		return fmt.Errorf("%s: state file says %q, want %q", h.Name(), state.Code, reason.ArchiveMissing)
+		return "", fmt.Errorf("%s: state file says %q, want %q", h.Name(), state.Code, reason.ArchiveMissing)
 	}
-	return nil
+	return line, nil
 }
 
 // each calls f for 0 to n-1 at once and returns what went wrong.

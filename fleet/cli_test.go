@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"cks-etcd/internal/reason"
+)
+
+func TestMain(m *testing.M) {
+	labInit()
+	testscript.Main(m, map[string]func(){
+		"etcd-fleet": func() {
+			os.Exit(reason.Exit(run(context.Background(), os.Args, streams{os.Stdin, os.Stdout, os.Stderr})))
+		},
+	})
+}
+
+// TestScript runs the command line as a user would; each script says first
+// what it is about.
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"status": exitStatus,
+			"narrow": narrow,
+		},
+	})
+}
+
+// exitStatus runs a command and wants the given exit status: "status 3 cmd...".
+func exitStatus(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: status N command...")
+	}
+	got := "exit status 0"
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		got = err.Error()
+	}
+	if want := "exit status " + args[0]; got != want {
+		ts.Fatalf("got %s, want %s", got, want)
+	}
+}
+
+// narrow wants standard output to fit a terminal of 80 columns.
+func narrow(ts *testscript.TestScript, neg bool, args []string) {
+	for i, line := range strings.Split(ts.ReadFile("stdout"), "\n") {
+		if len([]rune(line)) > 80 {
+			ts.Fatalf("line %d of help is wider than 80 columns: %s", i+1, line)
+		}
+	}
+}
