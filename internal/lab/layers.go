@@ -24,6 +24,9 @@ var maskedUnits = []string{
 	"systemd-pstore.service", "systemd-update-utmp.service", "systemd-update-utmp-runlevel.service",
 	"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
 	"fstrim.timer", "systemd-tmpfiles-clean.timer", "cloud-init-hotplugd.socket",
+	// Each takes one of the inotify instances that all hosts share (fs.inotify.max_user_instances, 128 by default),
+	// and the user manager takes three for everybody who logs in.
+	"systemd-ask-password-console.path", "systemd-ask-password-wall.path", "user@.service",
 }
 
 // mountISO9660 lets mount -t iso9660 work where the kernel has no such file system. The fuse daemon runs as a unit

@@ -24,6 +24,7 @@ type fake struct {
 	start     time.Time
 	looks     int
 	loggedIn  bool
+	connected bool
 	mayChange []bool
 	closed    chan struct{}
 	isClosed  bool
@@ -66,10 +67,11 @@ func (f *fake) Probe(ctx context.Context) (sshnode.Observation, error) {
 		}
 	}
 	o, err := f.script(time.Since(f.start))
+	f.mu.Lock()
+	f.connected = err == nil || reason.Of(err) == reason.ProbeUnreadable
+	f.loggedIn = f.loggedIn || err == nil
+	f.mu.Unlock()
 	if err == nil {
-		f.mu.Lock()
-		f.loggedIn = true
-		f.mu.Unlock()
 		o.At = time.Now()
 		o.Sample.At = o.At
 	}
@@ -80,6 +82,12 @@ func (f *fake) LoggedIn() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.loggedIn
+}
+
+func (f *fake) Connected() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.connected
 }
 
 func (f *fake) AllowHostKeyChange(allow bool) {

@@ -58,6 +58,8 @@ const (
 type Prober interface {
 	// Probe takes one look. It connects when needed, and returns soon after ctx ended.
 	Probe(ctx context.Context) (sshnode.Observation, error)
+	// Connected reports whether the next Probe has a connection already.
+	Connected() bool
 	// LoggedIn reports whether a login ever succeeded.
 	LoggedIn() bool
 	// AllowHostKeyChange says whether the host key may still change.

@@ -24,9 +24,8 @@ type watch struct {
 	updates chan<- update
 	judge   *judge
 
-	connected bool // the last look got an answer
-	failed    int  // connections in a row that failed
-	looks     int
+	failed int // connections in a row that failed
+	looks  int
 
 	state State
 	since time.Time       // of state
@@ -66,14 +65,14 @@ func (w *watch) look(ctx context.Context) (f finding, done bool) {
 	w.looks++
 	next := now
 	if err == nil {
-		w.connected, w.failed = true, 0
+		w.failed = 0
 		f = w.judge.observed(now, o)
 		// The look itself lies before the time of its answer, so from this to
 		// the next one no less than the interval goes by.
 		next = o.At.Add(w.interval())
 	} else {
 		f = w.judge.erred(now, err)
-		if w.connected = reason.Of(err) == reason.ProbeUnreadable; w.connected {
+		if reason.Of(err) == reason.ProbeUnreadable {
 			w.failed = 0
 			next = now.Add(w.interval())
 		} else {
@@ -102,14 +101,10 @@ func (w *watch) look(ctx context.Context) (f finding, done bool) {
 // enter waits for the right to connect, which a node that is connected does
 // not need. release gives it back.
 func (w *watch) enter(ctx context.Context) (release func(), ok bool) {
-	connected := w.connected
-	if c, can := w.node.Prober.(interface{ Connected() bool }); can {
-		connected = c.Connected()
-	}
 	if ctx.Err() != nil {
 		return nil, false
 	}
-	if connected {
+	if w.node.Prober.Connected() {
 		return func() {}, true
 	}
 	select {

@@ -38,6 +38,14 @@ func (n *Node) Host() inventory.Host { return n.host }
 // LoggedIn reports whether a login to the node ever succeeded.
 func (n *Node) LoggedIn() bool { return n.loggedIn.Load() }
 
+// Connected reports whether there is a connection, so that the next Probe need
+// not make one. It costs no traffic, and a connection that died unheard counts.
+func (n *Node) Connected() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.link != nil && !n.link.dead()
+}
+
 // AllowHostKeyChange says whether the node's host key may differ from the one
 // in our own known_hosts file. It holds until the first login, with the policy
 // AcceptNew, and never against a pin or somebody else's file.
