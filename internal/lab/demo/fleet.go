@@ -20,9 +20,7 @@ func (d *demo) fromOutside(ctx context.Context, dir, why string) error {
 	d.p.step("etcd-fleet nodes wait --health, from outside, over SSH")
 	args := []string{d.fleet, "nodes", "wait", "--health", "--health-members", "3", "--timeout", fleetTimeout,
 		"-i", d.lab.KeyFile(), "--ssh-config", "none", "--known-hosts", filepath.Join(dir, "known_hosts")}
-	for _, ip := range d.ips {
-		args = append(args, ip)
-	}
+	args = append(args, d.ips...)
 	r, err := d.lab.Run(ctx, nil, args...)
 	if err != nil {
 		return err
