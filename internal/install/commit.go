@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cks-etcd/internal/reason"
+	"cks-etcd/internal/unixfs"
 )
 
 // last is the binary that is placed after all others: its presence means that
@@ -70,7 +71,7 @@ func (s *Stage) Commit(ctx context.Context) (changed []string, err error) {
 	if len(replace) == 0 {
 		return nil, nil
 	}
-	if err := syncOpenDir(s.lock); err != nil {
+	if err := unixfs.SyncDir(s.lock); err != nil {
 		return nil, fault(s.binDir, 0, "write "+s.Dir(), err)
 	}
 	if err := stopped(ctx, "install etcd"); err != nil {
@@ -82,7 +83,7 @@ func (s *Stage) Commit(ctx context.Context) (changed []string, err error) {
 		}
 		changed = append(changed, f.name)
 	}
-	if err := syncOpenDir(s.binFile); err != nil {
+	if err := unixfs.SyncDir(s.binFile); err != nil {
 		return changed, fault(s.binDir, 0, "write "+s.binDir, err)
 	}
 	return changed, nil

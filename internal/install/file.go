@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cks-etcd/internal/reason"
+	"cks-etcd/internal/unixfs"
 )
 
 // File is a binary that is being staged. It is written from its first to its
@@ -64,15 +65,10 @@ func (f *File) prepare() error {
 	if f.size <= 0 {
 		return nil
 	}
-	for {
-		// The size stays 0, so that a reader finds the end where the bytes end.
-		err = unix.Fallocate(int(f.w.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, f.size)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
+	// The size stays 0, so that a reader finds the end where the bytes end.
+	err = unixfs.Retry(func() error { return unix.Fallocate(int(f.w.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, f.size) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
-		return CheckSpace(f.stage.binDir, uint64(f.size))
+		return checkSpace(f.stage.binDir, uint64(f.size))
 	}
 	return err
 }

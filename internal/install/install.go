@@ -15,10 +15,8 @@
 package install
 
 import (
-	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cks-etcd/internal/reason"
+	"cks-etcd/internal/unixfs"
 )
 
 const (
@@ -52,7 +51,7 @@ const (
 	lockWait = time.Second
 	lockPoll = 10 * time.Millisecond
 
-	binMode = 0o755 // the mode of a placed binary, and of a directory made for it
+	binMode = 0o755 // the mode of a placed binary
 )
 
 // Stage is a set of binaries on its way into a directory. It is made by Begin
@@ -80,14 +79,14 @@ func Begin(binDir string) (*Stage, error) {
 	if err != nil {
 		return nil, fault(binDir, 0, "find the current directory", err)
 	}
-	if err := makeDirs(binDir); err != nil {
+	if err := unixfs.MakeDirs(binDir); err != nil {
 		return nil, fault(binDir, 0, "create "+binDir, err)
 	}
 	bin, err := os.OpenRoot(binDir)
 	if err != nil {
 		return nil, fault(binDir, 0, "open "+binDir, err)
 	}
-	s := &Stage{binDir: binDir, bin: bin, files: map[string]*File{}, timeout: RunTimeout}
+	s := &Stage{binDir: binDir, bin: bin, files: map[string]*File{}, timeout: runTimeout}
 	if s.binFile, err = bin.Open("."); err != nil {
 		s.Discard()
 		return nil, fault(binDir, 0, "open "+binDir, err)
@@ -141,7 +140,7 @@ func (s *Stage) Discard() error {
 // makeStage creates, opens and locks the stage directory.
 func (s *Stage) makeStage() error {
 	for attempt := 1; ; attempt++ {
-		name := stagePrefix + randomHex(stageRandom)
+		name := stagePrefix + unixfs.RandomHex(stageRandom)
 		err := s.bin.Mkdir(name, 0o700)
 		if errors.Is(err, fs.ErrExist) && attempt < nameAttempts {
 			continue
@@ -161,7 +160,7 @@ func (s *Stage) makeStage() error {
 	}
 	// The lock tells a stage in use from one whose process is dead. A file system
 	// without flock(2) has no such protection, and needs none: see Begin.
-	if err := flock(s.lock); err != nil && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.ENOLCK) {
+	if err := unixfs.TryLock(s.lock); err != nil && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.ENOLCK) {
 		return err
 	}
 	return nil
@@ -205,7 +204,7 @@ func (s *Stage) isStale(name string, deadline time.Time) bool {
 		return false
 	}
 	for {
-		if err := flock(f); !errors.Is(err, unix.EWOULDBLOCK) {
+		if err := unixfs.TryLock(f); !errors.Is(err, unix.EWOULDBLOCK) {
 			return true
 		}
 		if time.Now().After(deadline) {
@@ -219,15 +218,15 @@ func (s *Stage) isStale(name string, deadline time.Time) bool {
 // a link, without waiting for whatever it is. os.Root would follow a link that
 // stays in the directory, O_NOFOLLOW or not.
 func (s *Stage) openNoFollow(name string, flags int) (*os.File, error) {
-	for {
-		fd, err := unix.Openat(int(s.binFile.Fd()), name, flags|unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-		if err == nil {
-			return os.NewFile(uintptr(fd), name), nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return nil, err
-		}
+	var fd int
+	err := unixfs.Retry(func() (err error) {
+		fd, err = unix.Openat(int(s.binFile.Fd()), name, flags|unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // isStageName reports whether name has the form of a stage directory's name.
@@ -238,65 +237,4 @@ func isStageName(name string) bool {
 	}
 	_, err := hex.DecodeString(tail)
 	return err == nil && tail == strings.ToLower(tail)
-}
-
-// makeDirs creates dir and its missing parents with mode binMode whatever the
-// umask: a directory that only root may enter hides etcdctl from everybody. The
-// new entries are synced, since a synced file in a lost directory is lost.
-func makeDirs(dir string) error {
-	err := os.Mkdir(dir, binMode)
-	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
-		if err := makeDirs(filepath.Dir(dir)); err != nil {
-			return err
-		}
-		err = os.Mkdir(dir, binMode)
-	}
-	if err == nil {
-		if err := os.Chmod(dir, binMode); err != nil {
-			return err
-		}
-		return syncDir(filepath.Dir(dir))
-	}
-	// Whatever mkdir says of a directory that is there (EROFS, say) is no
-	// obstacle. A file in its place is: opening it as a directory will tell.
-	if _, statErr := os.Stat(dir); statErr == nil {
-		return nil
-	} else if to, linkErr := os.Readlink(dir); linkErr == nil {
-		return fmt.Errorf("%s is a link to %s: %v", dir, to, errnoOf(statErr))
-	}
-	return err
-}
-
-func syncDir(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return syncOpenDir(f)
-}
-
-// syncOpenDir makes the entries of a directory durable. File systems that
-// cannot do so for a directory say EINVAL, and have nothing better to offer.
-func syncOpenDir(f *os.File) error {
-	if err := f.Sync(); err != nil && !errors.Is(err, unix.EINVAL) {
-		return err
-	}
-	return nil
-}
-
-// flock takes an exclusive lock without waiting.
-func flock(f *os.File) error {
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
-
-func randomHex(n int) string {
-	b := make([]byte, n)
-	rand.Read(b) // never fails: crypto/rand
-	return hex.EncodeToString(b)
 }

@@ -425,10 +425,10 @@ func TestCheckSpace(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "no", "such", "dir")
 	for _, d := range []string{dir, missing} {
-		if err := CheckSpace(d, 1); err != nil {
+		if err := checkSpace(d, 1); err != nil {
 			t.Errorf("one byte in %s: %v", d, err)
 		}
-		err := CheckSpace(d, 1<<62)
+		err := checkSpace(d, 1<<62)
 		wantCode(t, err, reason.NoSpace)
 		for _, want := range []string{d, "needs 4398046511104.0 MiB", "has ", "free"} {
 			if !strings.Contains(err.Error(), want) {
@@ -440,7 +440,7 @@ func TestCheckSpace(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, CheckSpace(filepath.Join(file, "x"), 1), reason.InstallFailed)
+	wantCode(t, checkSpace(filepath.Join(file, "x"), 1), reason.InstallFailed)
 }
 
 func TestSize(t *testing.T) {

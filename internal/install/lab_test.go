@@ -91,11 +91,11 @@ func TestLabFullDisk(t *testing.T) {
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("got %v, want it to keep ENOSPC", err)
 	}
-	wantCode(t, CheckSpace(filepath.Join(dir, "sub", "dir"), 1), reason.NoSpace)
+	wantCode(t, checkSpace(filepath.Join(dir, "sub", "dir"), 1), reason.NoSpace)
 	if err := s.Discard(); err != nil {
 		t.Fatal(err)
 	}
-	if err := CheckSpace(dir, 1<<20); err != nil {
+	if err := checkSpace(dir, 1<<20); err != nil {
 		t.Errorf("after Discard: %v", err)
 	}
 }
@@ -120,8 +120,8 @@ func TestLabUnknownSpace(t *testing.T) {
 		return
 	}
 	for _, dir := range []string{mount(t, "tmpfs", 0, "size=0"), mount(t, "ramfs", 0, "")} {
-		if err := CheckSpace(dir, 1<<62); err != nil {
-			t.Errorf("CheckSpace: %v", err)
+		if err := checkSpace(dir, 1<<62); err != nil {
+			t.Errorf("checkSpace: %v", err)
 		}
 		s := begin(t, dir)
 		etcd := program("etcd", 1, 1<<20)

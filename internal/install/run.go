@@ -20,12 +20,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cks-etcd/internal/reason"
+	"cks-etcd/internal/unixfs"
 )
 
 const (
-	// RunTimeout bounds one Run. etcd prints its version in milliseconds; a cold
+	// runTimeout bounds one Run. etcd prints its version in milliseconds; a cold
 	// and emulated machine may need seconds.
-	RunTimeout = 20 * time.Second
+	runTimeout = 20 * time.Second
 
 	// outputLimit is how much of each of a program's outputs is kept. A version
 	// is under 200 bytes; the rest of a flood is read and thrown away, so that the
@@ -53,7 +54,7 @@ const (
 //
 // The program runs in the stage directory with an environment of its own (no
 // ETCD_ variable of the caller's, no LD_PRELOAD), in its own process group, which is
-// killed when the program ends, when ctx ends, after RunTimeout, and when this process
+// killed when the program ends, when ctx ends, after 20 s, and when this process
 // dies. ETCD_UNSUPPORTED_ARCH is set: whether etcd likes the architecture is
 // for the unit to settle, which may set it too.
 //
@@ -146,12 +147,8 @@ func (s *Stage) start(ctx context.Context, name string, args []string, stdout, s
 
 // awaitExit returns when the child pid has ended, and leaves it to be reaped.
 func awaitExit(pid int) {
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if !errors.Is(err, unix.EINTR) {
-			return
-		}
-	}
+	// Whatever else Waitid says, there is nothing to wait for.
+	_ = unixfs.Retry(func() error { return unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
 }
 
 // cannotStart says why the kernel did not run the binary.
@@ -162,8 +159,7 @@ func (f *File) cannotStart(what string, err error) error {
 	case errors.As(err, &pe) && pe.Path == os.DevNull: // the program's standard input
 		return reason.New(reason.InstallFailed, "cannot run %s: %w", what, err)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		var st unix.Statfs_t
-		if statfs(f.stage.Dir(), &st) == nil && st.Flags&unix.ST_NOEXEC != 0 {
+		if st, err := unixfs.Statfs(f.stage.Dir()); err == nil && st.Flags&unix.ST_NOEXEC != 0 {
 			return reason.New(reason.BinNoExec, "%s is on a file system mounted noexec", dir)
 		}
 		return reason.New(reason.BinNoExec, "cannot run %s in %s: %w, though its file system allows programs: a security module (SELinux, AppArmor, fapolicyd) may forbid it", what, dir, errnoOf(err))

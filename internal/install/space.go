@@ -11,20 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cks-etcd/internal/reason"
+	"cks-etcd/internal/unixfs"
 )
 
-// CheckSpace returns an error with code no-space when the file system of dir
+// checkSpace returns an error with code no-space when the file system of dir
 // has fewer than need bytes for ordinary users. When dir does not exist its
 // nearest existing parent is asked. A file system that does not know its size,
 // such as a tmpfs without a limit, has enough.
-func CheckSpace(dir string, need uint64) error {
+func checkSpace(dir string, need uint64) error {
 	at, err := filepath.Abs(dir)
 	if err != nil {
 		return fault(dir, 0, "find the current directory", err)
 	}
 	var st unix.Statfs_t
 	for {
-		err = statfs(at, &st)
+		st, err = unixfs.Statfs(at)
 		if !errors.Is(err, fs.ErrNotExist) || filepath.Dir(at) == at {
 			break
 		}
@@ -47,10 +48,11 @@ func noSpace(dir string, need uint64, cause error) *reason.Error {
 	if need > 0 {
 		msg += " needs " + size(need, true)
 	}
-	var st unix.Statfs_t
 	at := dir
-	for errors.Is(statfs(at, &st), fs.ErrNotExist) && filepath.Dir(at) != at {
+	st, err := unixfs.Statfs(at)
+	for errors.Is(err, fs.ErrNotExist) && filepath.Dir(at) != at {
 		at = filepath.Dir(at)
+		st, err = unixfs.Statfs(at)
 	}
 	if have, known := available(&st); known {
 		if need > 0 {
@@ -81,15 +83,6 @@ func available(st *unix.Statfs_t) (bytes uint64, known bool) {
 		return ^uint64(0), true
 	}
 	return st.Bavail * uint64(block), true
-}
-
-func statfs(path string, st *unix.Statfs_t) error {
-	for {
-		err := unix.Statfs(path, st)
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
 }
 
 // size prints bytes in MiB with one decimal. What is needed is rounded up and

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cks-etcd/internal/unixfs"
 )
 
 // lockPoll is how often a taken file lock is tried again. What the locks guard takes seconds to minutes.
@@ -80,11 +82,11 @@ func lockFile(ctx context.Context, path string) (*os.File, error) {
 		return nil, err
 	}
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := unixfs.TryLock(f)
 		if err == nil {
 			return f, nil
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+		if !errors.Is(err, unix.EWOULDBLOCK) {
 			f.Close()
 			return nil, fmt.Errorf("cannot lock %s: %w", path, err)
 		}

@@ -82,6 +82,26 @@ func partsOf(t *testing.T) []string {
 	return parts
 }
 
+// TestBuildName: a program that another version of Go built is another one.
+func TestBuildName(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "go"), []byte("#!/bin/sh\necho \"$FAKE_GOVERSION\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	seen := map[string]bool{}
+	for _, version := range []string{"go1.26.0", "go1.26.1"} {
+		t.Setenv("FAKE_GOVERSION", version)
+		for _, source := range []string{"a", "b"} {
+			name, err := buildName(t.Context(), "program", "", "amd64", source)
+			if err != nil || !strings.HasPrefix(name, "program-amd64-") || seen[name] {
+				t.Errorf("%s, source %q: %q, %v", version, source, name, err)
+			}
+			seen[name] = true
+		}
+	}
+}
+
 func TestUpstreamUnit(t *testing.T) {
 	got := UpstreamUnit("b", "10.0.0.2", []Member{{"a", "10.0.0.1"}, {"b", "10.0.0.2"}})
 	want := "ExecStart=/opt/bin/etcd --name b --initial-advertise-peer-urls http://10.0.0.2:2380 --listen-peer-urls http://10.0.0.2:2380 " +

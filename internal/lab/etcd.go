@@ -34,12 +34,10 @@ func EtcdFor(ctx context.Context, arch string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot read etcd's module: %w", err)
 	}
-	version, err := goTool(ctx, src, nil, "env", "GOVERSION")
+	name, err := buildName(ctx, "etcd", src, arch, key)
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256([]byte(key + version))
-	name := "etcd-" + arch + "-" + hex.EncodeToString(sum[:6])
 	return cached(ctx, name, func(ctx context.Context, tmp string) error {
 		if err := os.Mkdir(tmp, 0o755); err != nil {
 			return err
@@ -69,8 +67,11 @@ func GoProgram(ctx context.Context, arch, source string) (string, error) {
 	if arch == "" {
 		arch = runtime.GOARCH
 	}
-	sum := sha256.Sum256([]byte(source))
-	return cached(ctx, "program-"+arch+"-"+hex.EncodeToString(sum[:6]), func(ctx context.Context, tmp string) error {
+	name, err := buildName(ctx, "program", "", arch, source)
+	if err != nil {
+		return "", err
+	}
+	return cached(ctx, name, func(ctx context.Context, tmp string) error {
 		dir, err := os.MkdirTemp("", "lab-program-")
 		if err != nil {
 			return err
@@ -82,6 +83,17 @@ func GoProgram(ctx context.Context, arch, source string) (string, error) {
 		_, err = goTool(ctx, dir, append(staticBuild(arch), "GO111MODULE=off"), "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", tmp, "main.go")
 		return err
 	})
+}
+
+// buildName is the cache's name for what the go command in dir builds from a source: another version of Go builds another
+// program.
+func buildName(ctx context.Context, what, dir, arch, source string) (string, error) {
+	version, err := goTool(ctx, dir, nil, "env", "GOVERSION")
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(source + version))
+	return what + "-" + arch + "-" + hex.EncodeToString(sum[:6]), nil
 }
 
 // staticBuild is the environment of a build for hosts: no C library to be missed, no setting of the developer's.

@@ -63,7 +63,7 @@ var hostName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // Start boots a host and returns once its systemd has taken over; [Host.WaitReady] waits for the end of the boot.
 func (l *Lab) Start(ctx context.Context, o HostOptions) (*Host, error) {
-	h, err := l.newHost(o)
+	h, err := l.newHost(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("cannot start host %q: %w", o.Name, err)
 	}
@@ -78,7 +78,7 @@ func (l *Lab) Start(ctx context.Context, o HostOptions) (*Host, error) {
 }
 
 // newHost enters a host into the lab and makes its directory.
-func (l *Lab) newHost(o HostOptions) (*Host, error) {
+func (l *Lab) newHost(ctx context.Context, o HostOptions) (*Host, error) {
 	if !hostName.MatchString(o.Name) {
 		return nil, errors.New("its name is not a DNS label")
 	}
@@ -104,7 +104,7 @@ func (l *Lab) newHost(o HostOptions) (*Host, error) {
 		dir:    filepath.Join(l.dir, "hosts", o.Name),
 		drives: make(map[string]*drive),
 	}
-	if err := h.prepare(o); err != nil {
+	if err := h.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, removeTree(h.dir))
 	}
 	l.hosts[o.Name] = h
@@ -112,7 +112,7 @@ func (l *Lab) newHost(o HostOptions) (*Host, error) {
 }
 
 // prepare makes the host's directory and its plan, which serves every boot.
-func (h *Host) prepare(o HostOptions) error {
+func (h *Host) prepare(ctx context.Context, o HostOptions) error {
 	layers := filepath.Join(h.lab.dir, "layers")
 	h.plan = plan{
 		Hostname: h.name,
@@ -139,7 +139,7 @@ func (h *Host) prepare(o HostOptions) error {
 	}
 	if o.UserData == "" { // cloud-init makes one otherwise
 		key := filepath.Join(h.dir, "hostkey")
-		pub, err := newKey(context.Background(), key, h.name)
+		pub, err := newKey(ctx, key, h.name)
 		if err != nil {
 			return err
 		}

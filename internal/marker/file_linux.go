@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cks-etcd/internal/reason"
+	"cks-etcd/internal/unixfs"
 )
 
 // noReason is the line of a marker for which the caller had none.
@@ -57,7 +58,7 @@ func Remove(path string) error {
 // a link at path and does not wait for a pipe: what is no regular file is an
 // error. errors.Is(err, fs.ErrNotExist) tells that there is no marker.
 func Read(path string) (string, error) {
-	b, err := read(path, MaxMarker)
+	b, err := read(path, maxMarker)
 	if err != nil {
 		return "", fmt.Errorf("cannot read %s: %w", path, err)
 	}
@@ -71,7 +72,7 @@ func Read(path string) (string, error) {
 func WriteState(path string, s State) error {
 	b, err := encode(s)
 	if err == nil {
-		err = makeDirs(filepath.Dir(filepath.Clean(path)))
+		err = unixfs.MakeDirs(filepath.Dir(filepath.Clean(path)))
 	}
 	if err == nil {
 		err = write(path, b)
@@ -85,7 +86,7 @@ func WriteState(path string, s State) error {
 // ReadState reads what WriteState wrote, under the conditions of Read and
 // ParseState.
 func ReadState(path string) (State, error) {
-	b, err := read(path, MaxState+1)
+	b, err := read(path, maxState+1)
 	if err != nil {
 		return State{}, fmt.Errorf("cannot read %s: %w", path, err)
 	}
@@ -108,8 +109,10 @@ func write(path string, data []byte) error {
 // read returns the first limit bytes of the regular file path.
 func read(path string, limit int64) ([]byte, error) {
 	// O_NONBLOCK: opening a pipe without a writer must not wait for one.
-	fd, err := retry(func() (int, error) {
-		return unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	var fd int
+	err := unixfs.Retry(func() (err error) {
+		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+		return err
 	})
 	if errors.Is(err, unix.ELOOP) {
 		return nil, errors.New("it is a symbolic link")
@@ -127,24 +130,4 @@ func read(path string, limit int64) ([]byte, error) {
 		return nil, errors.New("it is not a regular file")
 	}
 	return io.ReadAll(io.LimitReader(f, limit))
-}
-
-// makeDirs creates dir and its missing parents with mode 0755 whatever the
-// umask: a state that only root can reach is no use to the fleet.
-func makeDirs(dir string) error {
-	const mode = 0o755
-	err := os.Mkdir(dir, mode)
-	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
-		if err := makeDirs(filepath.Dir(dir)); err != nil {
-			return err
-		}
-		err = os.Mkdir(dir, mode)
-	}
-	if err == nil {
-		return os.Chmod(dir, mode)
-	}
-	if _, statErr := os.Stat(dir); statErr == nil {
-		return nil // whatever mkdir says of a directory that is there; a file will show when it is opened
-	}
-	return err
 }

@@ -20,21 +20,21 @@ import (
 )
 
 const (
-	// MaxMarker is how many bytes of a marker are read. A line of the agent's is
+	// maxMarker is how many bytes of a marker are read. A line of the agent's is
 	// shorter than reason.MaxLine; a marker written by hand has some room.
-	MaxMarker = 4 << 10
+	maxMarker = 4 << 10
 
-	// MaxState is the size of the largest state file, written or read. It has room
+	// maxState is the size of the largest state file, written or read. It has room
 	// for some dozen steps and as many devices.
-	MaxState = 64 << 10
+	maxState = 64 << 10
 )
 
 // ParseLine returns the line of a marker's content b: the first line that is not
-// blank, printable, and cut as reason.Line cuts. No more than MaxMarker bytes
+// blank, printable, and cut as reason.Line cuts. No more than 4 KiB
 // are looked at. It is empty when there is no text; a marker that is there
 // without a text still means that the setup failed.
 func ParseLine(b []byte) string {
-	b = b[:min(len(b), MaxMarker)]
+	b = b[:min(len(b), maxMarker)]
 	for line := range bytes.Lines(b) {
 		if s := reason.Line(string(line)); s != "" {
 			return s

@@ -23,7 +23,7 @@ func TestParseLine(t *testing.T) {
 		{"invalid UTF-8", "a\xffb", "a?b"},
 		{"right-to-left override", "a\u202eb", "a?b"},
 		{"line separator", "a\u2028b", "a b"},
-		{"text past the limit", strings.Repeat("\n", MaxMarker) + "late", ""},
+		{"text past the limit", strings.Repeat("\n", maxMarker) + "late", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func printable(t *testing.T, what, s string) {
 func FuzzParseLine(f *testing.F) {
 	for _, s := range []string{
 		"etcd archive missing: /dev/sr0\n", "", "\n\n", "\r\n x \r\n", "\x1b]0;title\x07", "\xff\xfe\x00", "a\u2028b\u202e\u00a0c",
-		strings.Repeat("ä", reason.MaxLine), strings.Repeat("x ", reason.MaxLine), strings.Repeat("\n", MaxMarker) + "x",
+		strings.Repeat("ä", reason.MaxLine), strings.Repeat("x ", reason.MaxLine), strings.Repeat("\n", maxMarker) + "x",
 	} {
 		f.Add([]byte(s))
 	}

@@ -1,8 +1,6 @@
 package marker
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cks-etcd/internal/unixfs"
 )
 
 const (
@@ -61,8 +61,10 @@ func openDir(path string) (*entry, error) {
 	if name == "." || name == ".." || name == "/" {
 		return nil, errors.New("it does not name a file")
 	}
-	fd, err := retry(func() (int, error) {
-		return unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	var fd int
+	err := unixfs.Retry(func() (err error) {
+		fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		return err
 	})
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		if info, err := os.Lstat(dir); err == nil && info.Mode()&fs.ModeSymlink != 0 {
@@ -96,9 +98,11 @@ func (e *entry) replace(data []byte) error {
 
 // tryReplace is one attempt of replace; it leaves no temporary file of its own.
 func (e *entry) tryReplace(data []byte) (err error) {
-	temp := tempPrefix + randomHex(tempRandom)
-	fd, err := retry(func() (int, error) {
-		return unix.Openat(e.fd(), temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	temp := tempPrefix + unixfs.RandomHex(tempRandom)
+	var fd int
+	err = unixfs.Retry(func() (err error) {
+		fd, err = unix.Openat(e.fd(), temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		return err
 	})
 	if errors.Is(err, unix.EEXIST) {
 		return errRaced
@@ -158,7 +162,7 @@ func (e *entry) tryReplace(data []byte) (err error) {
 
 // moveAside gives the entry another name in the same directory.
 func (e *entry) moveAside() error {
-	aside := e.name[:min(len(e.name), asideName)] + asideInfix + randomHex(tempRandom)
+	aside := e.name[:min(len(e.name), asideName)] + asideInfix + unixfs.RandomHex(tempRandom)
 	err := unix.Renameat(e.fd(), e.name, e.fd(), aside)
 	if errors.Is(err, unix.ENOENT) {
 		return nil // it is out of the way already
@@ -186,10 +190,7 @@ func (e *entry) remove() error {
 
 // sync makes the directory durable, where its file system can do that.
 func (e *entry) sync() error {
-	if err := e.dir.Sync(); err != nil && !errors.Is(err, unix.EINVAL) {
-		return bare(err)
-	}
-	return nil
+	return bare(unixfs.SyncDir(e.dir))
 }
 
 // removeStale removes temporary files that killed processes of this user left.
@@ -219,20 +220,4 @@ func bare(err error) error {
 		return p.Err
 	}
 	return err
-}
-
-// retry repeats a system call that a signal interrupted.
-func retry(call func() (int, error)) (int, error) {
-	for {
-		n, err := call()
-		if !errors.Is(err, unix.EINTR) {
-			return n, err
-		}
-	}
-}
-
-func randomHex(n int) string {
-	b := make([]byte, n)
-	rand.Read(b) // never fails: crypto/rand
-	return hex.EncodeToString(b)
 }

@@ -97,8 +97,8 @@ type Step struct {
 // nothing is known, not that the setup failed. What is returned is consistent
 // (a ready state has the code "ready", a failed one has not) and safe to print.
 func ParseState(b []byte) (State, error) {
-	if len(b) > MaxState {
-		return State{}, fmt.Errorf("cannot read the state: larger than %d bytes", MaxState)
+	if len(b) > maxState {
+		return State{}, fmt.Errorf("cannot read the state: larger than %d bytes", maxState)
 	}
 	var s State
 	if err := json.Unmarshal(b, &s); err != nil {
@@ -114,7 +114,7 @@ func ParseState(b []byte) (State, error) {
 	return s, nil
 }
 
-// encode returns the content of a state file for s, at most MaxState bytes: when
+// encode returns the content of a state file for s, at most maxState bytes: when
 // it is longer, what was seen is cut first, then the steps.
 func encode(s State) ([]byte, error) {
 	s.SchemaVersion = SchemaVersion
@@ -134,14 +134,14 @@ func encode(s State) ([]byte, error) {
 			return nil, err
 		}
 		switch {
-		case b.Len() <= MaxState:
+		case b.Len() <= maxState:
 			return b.Bytes(), nil
 		case len(s.Seen) > 0:
 			s.Seen = s.Seen[:len(s.Seen)/2]
 		case len(s.Steps) > 0:
 			s.Steps = s.Steps[:len(s.Steps)/2]
 		default:
-			return nil, fmt.Errorf("%d bytes, more than %d", b.Len(), MaxState)
+			return nil, fmt.Errorf("%d bytes, more than %d", b.Len(), maxState)
 		}
 	}
 }

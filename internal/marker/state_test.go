@@ -221,8 +221,8 @@ func TestParseStateRefuses(t *testing.T) {
 		{"bad time", `{"schema_version":1,"result":"ready","started":"yesterday"}`, "yesterday"},
 		{"cut", string(good[:len(good)/2]), "end of JSON"},
 		{"two objects", string(good) + string(good), "after top-level value"},
-		{"too large", string(good) + strings.Repeat(" ", MaxState), "larger than"},
-		{"deep", strings.Repeat("[", MaxState), "depth"},
+		{"too large", string(good) + strings.Repeat(" ", maxState), "larger than"},
+		{"deep", strings.Repeat("[", maxState), "depth"},
 		{"control characters in the error", "{\"\x1b[2J\":", "invalid character"},
 	}
 	for _, tt := range tests {

@@ -29,6 +29,7 @@ type fakeDrive struct {
 	num    devnum
 	drive  bool
 	image  string        // file; "" when empty
+	start  int64         // sector of the last session
 	err    error         // of opening
 	broken string        // opening panics with it; "": it does not
 	eioAt  int64         // reads that end past it fail; 0: none
@@ -131,7 +132,8 @@ type fakeDisk struct {
 	drive fakeDrive
 }
 
-func (d *fakeDisk) size() int64 { return d.bytes }
+func (d *fakeDisk) size() int64    { return d.bytes }
+func (d *fakeDisk) session() int64 { return d.drive.start }
 
 func (d *fakeDisk) ReadAt(p []byte, off int64) (int, error) {
 	end := off + int64(len(p))
@@ -245,6 +247,9 @@ func testSystem(t *testing.T, setUp func(*testing.T) bench) {
 		defer dk.Close()
 		if got := dk.size(); got != int64(len(want)) {
 			t.Errorf("size = %d, want %d", got, len(want))
+		}
+		if got := dk.session(); got != 0 {
+			t.Errorf("session = %d where there is one", got)
 		}
 		got := make([]byte, len(want))
 		if n, err := dk.ReadAt(got, 0); n != len(want) || err != nil && !errors.Is(err, io.EOF) || string(got) != string(want) {

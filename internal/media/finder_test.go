@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -234,6 +236,56 @@ func TestTruncatedIsNeverMissing(t *testing.T) {
 	}
 }
 
+// What is named beside a missing archive costs no more than the names, however
+// many there are: the agent has 40 MB for everything.
+func TestCrowdedDirectory(t *testing.T) {
+	sys := newFakeSystem()
+	d := sys.add("/dev/sr0", crowded(t))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	o := look(func() (volume, error) { return openImage(sys, device{path: "/dev/sr0", num: d.num}) }, DefaultArchive)
+	runtime.ReadMemStats(&after)
+	if want := `Kubernetes ISO without the archive (etcd holds "f000", "f001", "f002")`; o.kind != missing || o.text != want {
+		t.Errorf("saw %d %q, want %q", o.kind, o.text, want)
+	}
+	if got := after.TotalAlloc - before.TotalAlloc; got > 2<<20 {
+		t.Errorf("allocated %d bytes", got)
+	}
+}
+
+// A disc is read as Linux mounts it: from its last session, where the drive
+// says that there are several.
+func TestSessions(t *testing.T) {
+	kube := map[string]string{"k8s/kubeadm": "x"}
+	image, second := sessions(t, kube, map[string]string{DefaultArchive: "archive"})
+	for _, test := range []struct {
+		start int64
+		want  kind
+	}{{0, missing}, {second, holds}} {
+		sys := newFakeSystem()
+		d := sys.add("/dev/sr0", image)
+		d.start = test.start
+		o := look(func() (volume, error) { return openImage(sys, device{path: "/dev/sr0", num: d.num}) }, DefaultArchive)
+		if o.kind != test.want {
+			t.Errorf("session at %d: saw %q", test.start, o.text)
+		}
+	}
+	sys := newFakeSystem()
+	sys.add("/dev/sr0", image).start = second
+	media, err := newFinder(Options{}, sys).Find(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer media[0].Close()
+	r, err := media[0].Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(r); string(got) != "archive" || err != nil {
+		t.Errorf("read %q, %v", got, err)
+	}
+}
+
 func TestArrival(t *testing.T) {
 	im := buildImages(t)
 	for _, test := range []struct {
@@ -242,13 +294,13 @@ func TestArrival(t *testing.T) {
 		hint   bool
 		within time.Duration
 	}{
-		{"inserted, seen by the re-scan", func(s *fakeSystem) { s.drives["/dev/sr0"].image = im.full }, false, 2 * DefaultRescan},
+		{"inserted, seen by the re-scan", func(s *fakeSystem) { s.drives["/dev/sr0"].image = im.full }, false, 2 * defaultRescan},
 		{"inserted, seen by an event", func(s *fakeSystem) { s.drives["/dev/sr0"].image = im.full }, true, minGap},
 		{"plugged in as a disk", func(s *fakeSystem) { s.drives["/dev/vdb"] = &fakeDrive{num: devnum{252, 16}, image: im.full} }, true, minGap},
 		{"mounted by somebody", func(s *fakeSystem) {
 			s.points["/mnt"] = fakeMount{devnum{7, 3}, t.TempDir()}
 			writeTree(t, s.points["/mnt"].dir, map[string]string{DefaultArchive: "x"})
-		}, false, 2 * DefaultRescan},
+		}, false, 2 * defaultRescan},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			sys := newFakeSystem()
@@ -306,7 +358,7 @@ func TestHang(t *testing.T) {
 			if !slices.Equal(where, []string{"/dev/sr1"}) || err != nil {
 				t.Errorf("found %v, %v", where, err)
 			}
-			if took > DefaultRescan+settleTime {
+			if took > defaultRescan+settleTime {
 				t.Errorf("took %v", took)
 			}
 			close(bad.hang)
@@ -346,7 +398,7 @@ func TestHang(t *testing.T) {
 			bad := sys.add("/dev/sr1", im.full)
 			bad.hang = make(chan struct{})
 			_, took, err := find(t, newFinder(Options{}, sys))
-			if reason.Of(err) != reason.ArchiveMissing || took < missingGrace || took > missingGrace+2*DefaultRescan {
+			if reason.Of(err) != reason.ArchiveMissing || took < missingGrace || took > missingGrace+2*defaultRescan {
 				t.Errorf("after %v: %v", took, err)
 			}
 			close(bad.hang)
@@ -413,7 +465,7 @@ func TestNoEvents(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				time.AfterFunc(5*time.Second, func() { sys.change(func() { d.image = im.full }) })
 				where, took, err := find(t, newFinder(Options{Uevents: source}, sys))
-				if len(where) != 1 || took > 5*time.Second+2*DefaultRescan {
+				if len(where) != 1 || took > 5*time.Second+2*defaultRescan {
 					t.Errorf("after %v: %v, %v", took, where, err)
 				}
 			})

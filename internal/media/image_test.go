@@ -2,12 +2,15 @@ package media
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"cks-etcd/internal/isofs/isotest"
 )
 
 // etcdArchive stands in for the archive: this package never looks into it. It
@@ -111,6 +114,60 @@ func truncated(t *testing.T, image string, part float64) string {
 	}
 	name := filepath.Join(t.TempDir(), "truncated.iso")
 	if err := os.WriteFile(name, b[:int(float64(len(b))*part)&^511], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// sessions returns an image of two sessions, the first with the files of one
+// and the second with those of both, and the sector where the second begins.
+func sessions(t *testing.T, one, two map[string]string) (image string, start int64) {
+	t.Helper()
+	start = 1600
+	dir, src := t.TempDir(), t.TempDir()
+	image, next := buildISO(t, dir+"/one.iso", "CDROM", one), dir+"/two"
+	writeTree(t, src, two)
+	cmd := exec.Command("genisoimage", "-quiet", "-o", next, "-J", "-R", "-l", "-V", "CDROM", "-C", fmt.Sprintf("0,%d", start), "-M", image, src)
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", cmd, err, b)
+	}
+	b, err := os.ReadFile(next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(image, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(b, start*isotest.SectorSize); err != nil {
+		t.Fatal(err)
+	}
+	return image, start
+}
+
+// crowded returns an image without the archive, in whose directory etcd/ 64 MiB
+// of records name other files: as many as isofs reads.
+func crowded(t *testing.T) string {
+	t.Helper()
+	const size = 64 << 20
+	var files []*isotest.Node
+	for i := range 200 { // several sectors
+		files = append(files, isotest.File(fmt.Sprintf("f%03d", i), nil))
+	}
+	etcd := isotest.Dir("etcd", files...)
+	claim := func(r *isotest.Record) { r.Size = size }
+	etcd.Edit, etcd.Dot = claim, claim
+	// etcd is last in the image, and its second sector is repeated behind it.
+	img := isotest.Build(t, isotest.Spec{RockRidge: true, Root: isotest.Dir("", isotest.Dir("docker"), etcd)})
+	at, _ := img.Extent(etcd)
+	sector := make([]byte, isotest.SectorSize)
+	if _, err := img.ReadAt(sector, at+isotest.SectorSize); err != nil {
+		t.Fatal(err)
+	}
+	b := append(img.Bytes()[:at+isotest.SectorSize], bytes.Repeat(sector, size/isotest.SectorSize-1)...)
+	name := t.TempDir() + "/crowded.iso"
+	if err := os.WriteFile(name, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return name

@@ -206,7 +206,7 @@ func TestLabFind(t *testing.T) {
 		t.Errorf("found after %v", took)
 	}
 	m := media[0]
-	r, _, err := m.Open()
+	r, err := m.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestLabReadErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.cut(t, "sr0", i.Size()-2*chunk)
-	r, _, err := m.Open()
+	r, err := m.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +315,7 @@ func TestLabFUSEMount(t *testing.T) {
 	if err != nil || len(media) != 1 || media[0].Where != point {
 		t.Fatalf("found %v, %v", media, err)
 	}
-	r, _, err := media[0].Open()
+	r, err := media[0].Open()
 	if err != nil {
 		t.Fatal(err)
 	}

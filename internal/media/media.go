@@ -31,16 +31,16 @@ import (
 const DefaultArchive = "etcd/etcd-linux-amd64.tar.gz"
 
 const (
-	// DefaultRescan is the pause between two looks at everything. Kernel
+	// defaultRescan is the pause between two looks at everything. Kernel
 	// events are lost in containers and come late where nothing asks the
 	// kernel to poll the drive, so the re-scan is what finds the medium then.
-	DefaultRescan = 2 * time.Second
+	defaultRescan = 2 * time.Second
 
-	// DefaultReadTimeout is how long one look at a device, or one read of the
+	// defaultReadTimeout is how long one look at a device, or one read of the
 	// archive, may take before the device counts as not answering. A virtual
 	// drive answers in milliseconds and a real one spins up in some seconds; an
 	// image on a stalled NFS store does not answer at all.
-	DefaultReadTimeout = 20 * time.Second
+	defaultReadTimeout = 20 * time.Second
 
 	// missingGrace is how long a device that cannot be read may keep a
 	// Kubernetes ISO without the archive from being the answer. It is longer
@@ -68,8 +68,8 @@ type Options struct {
 	// table are: "/dev", "/sys" and "/proc/self/mountinfo" when empty.
 	Dev, Sys, MountInfo string
 
-	Rescan      time.Duration // pause between two looks; 0: DefaultRescan
-	ReadTimeout time.Duration // bound of one look and of one read; 0: DefaultReadTimeout
+	Rescan      time.Duration // pause between two looks; 0: 2 s
+	ReadTimeout time.Duration // bound of one look and of one read; 0: 20 s
 
 	// Log gets one line for every change in what is seen. nil: no log.
 	Log *slog.Logger
@@ -91,10 +91,10 @@ func (o Options) withDefaults() Options {
 	def(&o.Sys, "/sys")
 	def(&o.MountInfo, "/proc/self/mountinfo")
 	if o.Rescan <= 0 {
-		o.Rescan = DefaultRescan
+		o.Rescan = defaultRescan
 	}
 	if o.ReadTimeout <= 0 {
-		o.ReadTimeout = DefaultReadTimeout
+		o.ReadTimeout = defaultReadTimeout
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

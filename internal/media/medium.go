@@ -23,9 +23,9 @@ const (
 	chunk = 256 << 10
 )
 
-// ErrChanged says that a medium is not the one that was found: it was taken
+// errChanged says that a medium is not the one that was found: it was taken
 // out, or another is in its place. Find looks again.
-var ErrChanged = errors.New("the medium has changed")
+var errChanged = errors.New("the medium has changed")
 
 // A Medium is an ISO that holds the archive. It keeps nothing open but the
 // readers that Open returned. Its methods may be used by several goroutines.
@@ -54,42 +54,42 @@ func (m *Medium) volume() (volume, error) {
 	v, err := m.source()
 	switch {
 	case errors.Is(err, errNoMedium), errors.Is(err, errNoDevice):
-		return nil, fmt.Errorf("%w: %w", ErrChanged, err)
+		return nil, fmt.Errorf("%w: %w", errChanged, err)
 	case err != nil:
 		return nil, err
 	case v.id() != m.id:
 		v.Close()
-		return nil, ErrChanged
+		return nil, errChanged
 	}
 	return v, nil
 }
 
-// Open returns the archive and its size in bytes. A read that the device does
+// Open returns the archive. A read that the device does
 // not answer within Options.ReadTimeout fails with os.ErrDeadlineExceeded, and
 // so do all after it. Short data fails with an error other than io.EOF. Open
-// fails with ErrChanged when another medium or none is there, and with the
-// code archive-unreadable in any case. The reader is used by one goroutine at
+// fails with the code archive-unreadable, also when another medium or none is
+// there. The reader is used by one goroutine at
 // a time, but may be closed by another.
-func (m *Medium) Open() (io.ReadCloser, int64, error) {
+func (m *Medium) Open() (io.ReadCloser, error) {
 	r, err := call(m.bound(), func() (*reader, error) {
 		v, err := m.volume()
 		if err != nil {
 			return nil, err
 		}
-		src, size, err := v.open(m.archive)
+		src, _, err := v.open(m.archive)
 		if err != nil {
 			v.Close()
 			return nil, err
 		}
-		return &reader{bound: m.bound(), src: src, vol: v, size: size}, nil
+		return &reader{bound: m.bound(), src: src, vol: v}, nil
 	}, (*reader).release)
 	if err != nil {
-		return nil, 0, reason.New(reason.ArchiveUnreadable, "%s on %s: %w", m.archive, m.Where, err)
+		return nil, reason.New(reason.ArchiveUnreadable, "%s on %s: %w", m.archive, m.Where, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.readers = append(m.readers, r)
-	return r, r.size, nil
+	return r, nil
 }
 
 // ReadSidecar returns the contents of the file name in the archive's directory.
@@ -164,7 +164,6 @@ func (m *Medium) Close() {
 // A reader reads the archive in bounded calls.
 type reader struct {
 	bound bound
-	size  int64
 
 	mu   sync.Mutex // held while a Read runs
 	src  io.ReadCloser

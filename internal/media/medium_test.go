@@ -33,13 +33,13 @@ func TestMediumRead(t *testing.T) {
 	if m.Where != "/dev/sr0" || m.VolumeID != "CDROM" || m.Names != "Rock Ridge" {
 		t.Errorf("medium = %q, %q, %q", m.Where, m.VolumeID, m.Names)
 	}
-	r, size, err := m.Open()
+	r, err := m.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := io.ReadAll(r)
-	if err != nil || !bytes.Equal(got, etcdArchive) || size != int64(len(got)) {
-		t.Errorf("read %d of %d bytes, %v", len(got), size, err)
+	if err != nil || !bytes.Equal(got, etcdArchive) {
+		t.Errorf("read %d of %d bytes, %v", len(got), len(etcdArchive), err)
 	}
 	if n, err := r.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 		t.Errorf("read at the end = %d, %v", n, err)
@@ -54,7 +54,7 @@ func TestMediumRead(t *testing.T) {
 		t.Errorf("%d devices open after the reader was closed", n)
 	}
 	// A reader nobody closed is closed with the medium.
-	if r, _, err = m.Open(); err != nil {
+	if r, err = m.Open(); err != nil {
 		t.Fatal(err)
 	}
 	m.Close()
@@ -97,7 +97,7 @@ func TestMediumChanges(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		change  func(s *fakeSystem, d *fakeDrive)
-		changed bool // Open fails with ErrChanged
+		changed bool // Open fails with errChanged
 	}{
 		{"another medium", func(_ *fakeSystem, d *fakeDrive) { d.image = im.full2 }, true},
 		{"cut short", func(_ *fakeSystem, d *fakeDrive) { d.image = truncated(t, im.full, 0.9) }, true},
@@ -117,8 +117,8 @@ func TestMediumChanges(t *testing.T) {
 			if m.Unchanged(t.Context()) {
 				t.Error("unchanged")
 			}
-			_, _, err := m.Open()
-			if reason.Of(err) != reason.ArchiveUnreadable || errors.Is(err, ErrChanged) != test.changed {
+			_, err := m.Open()
+			if reason.Of(err) != reason.ArchiveUnreadable || errors.Is(err, errChanged) != test.changed {
 				t.Errorf("Open = %v", err)
 			}
 			if n := sys.openCount(); n != 0 {
@@ -137,7 +137,7 @@ func TestReadFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.eioAt = i.Size() / 2
-	r, _, err := m.Open()
+	r, err := m.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestReadHangs(t *testing.T) {
 		sys := newFakeSystem()
 		m, d := one(t, sys, im.full)
 		d.hang, d.hangAt = make(chan struct{}), i.Size()/2
-		r, _, err := m.Open()
+		r, err := m.Open()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestReadHangs(t *testing.T) {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("read = %v", err)
 			}
-			if took := time.Since(start); took != DefaultReadTimeout {
+			if took := time.Since(start); took != defaultReadTimeout {
 				t.Errorf("took %v", took)
 			}
 			if _, err := r.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -181,7 +181,7 @@ func TestReadHangs(t *testing.T) {
 			if m.Unchanged(t.Context()) {
 				t.Error("unchanged")
 			}
-			if _, _, err := m.Open(); !errors.Is(err, os.ErrDeadlineExceeded) || reason.Of(err) != reason.ArchiveUnreadable {
+			if _, err := m.Open(); !errors.Is(err, os.ErrDeadlineExceeded) || reason.Of(err) != reason.ArchiveUnreadable {
 				t.Errorf("Open = %v", err)
 			}
 			if got := sys.opens["/dev/sr0"]; got != opens {
@@ -226,7 +226,7 @@ func TestReadHangs(t *testing.T) {
 			}
 			// Given up before its turn came: nothing is left behind.
 			time.AfterFunc(time.Second, m.Close)
-			if _, _, err := m.Open(); !errors.Is(err, os.ErrClosed) {
+			if _, err := m.Open(); !errors.Is(err, os.ErrClosed) {
 				t.Errorf("Open = %v", err)
 			}
 			close(d.hang)
@@ -249,12 +249,12 @@ func TestMountedMedium(t *testing.T) {
 	}
 	m := media[0]
 	defer m.Close()
-	r, size, err := m.Open()
+	r, err := m.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := io.ReadAll(r); string(got) != "archive" || size != 7 || err != nil {
-		t.Errorf("got %q of %d bytes, %v", got, size, err)
+	if got, err := io.ReadAll(r); string(got) != "archive" || err != nil {
+		t.Errorf("got %q, %v", got, err)
 	}
 	if got, err := m.ReadSidecar("SHA256SUMS"); string(got) != "sums" || err != nil {
 		t.Errorf("sidecar = %q, %v", got, err)
@@ -270,7 +270,7 @@ func TestMountedMedium(t *testing.T) {
 		t.Error("another archive is unchanged")
 	}
 	sys.change(func() { clear(sys.points) })
-	if _, _, err := m.Open(); !errors.Is(err, ErrChanged) {
+	if _, err := m.Open(); !errors.Is(err, errChanged) {
 		t.Errorf("Open after unmount = %v", err)
 	}
 }

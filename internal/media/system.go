@@ -49,7 +49,8 @@ type device struct {
 type disk interface {
 	io.ReaderAt
 	io.Closer
-	size() int64 // bytes; -1 when unknown
+	size() int64    // bytes; -1 when unknown
+	session() int64 // sector where the last session begins; 0 when nothing says otherwise
 }
 
 // A mount is a mounted ISO 9660 file system.

@@ -15,6 +15,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"cks-etcd/internal/unixfs"
 )
 
 const (
@@ -141,8 +143,10 @@ func (h host) removable(n devnum) bool {
 // cached of the last one. Other devices keep their cache while anybody has
 // them open, so the part that identifies the medium is dropped here.
 func (h host) openDevice(d device) (disk, error) {
-	fd, err := ignoringEINTR(func() (int, error) {
-		return unix.Open(d.path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	var fd int
+	err := unixfs.Retry(func() (err error) {
+		fd, err = unix.Open(d.path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		return err
 	})
 	switch {
 	case errors.Is(err, unix.ENOMEDIUM):
@@ -157,6 +161,7 @@ func (h host) openDevice(d device) (disk, error) {
 		b.Close()
 		return nil, err
 	}
+	b.start = lastSession(fd)
 	// A hint: where it fails, the kernel's own rules hold.
 	_ = unix.Fadvise(fd, staleFrom, staleLen, unix.FADV_DONTNEED)
 	return b, nil
@@ -165,6 +170,7 @@ func (h host) openDevice(d device) (disk, error) {
 type blockDisk struct {
 	fd    int
 	bytes int64
+	start int64 // sector of the last session
 }
 
 // Answers to CDROM_DRIVE_STATUS (linux/cdrom.h).
@@ -209,12 +215,17 @@ func (b *blockDisk) check(d device) error {
 	return nil
 }
 
-func (b *blockDisk) size() int64 { return b.bytes }
+func (b *blockDisk) size() int64    { return b.bytes }
+func (b *blockDisk) session() int64 { return b.start }
 
 func (b *blockDisk) ReadAt(p []byte, off int64) (int, error) {
 	n := 0
 	for n < len(p) {
-		m, err := ignoringEINTR(func() (int, error) { return unix.Pread(b.fd, p[n:], off+int64(n)) })
+		var m int
+		err := unixfs.Retry(func() (err error) {
+			m, err = unix.Pread(b.fd, p[n:], off+int64(n))
+			return err
+		})
 		switch {
 		case errors.Is(err, unix.ENOMEDIUM):
 			return n, errNoMedium
@@ -229,15 +240,6 @@ func (b *blockDisk) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (b *blockDisk) Close() error { return unix.Close(b.fd) }
-
-func ignoringEINTR(f func() (int, error)) (int, error) {
-	for {
-		n, err := f()
-		if !errors.Is(err, unix.EINTR) {
-			return n, err
-		}
-	}
-}
 
 // mounts lists the iso9660 file systems of the kernel and of fuseiso that are
 // mounted with their root directory, one for each device.

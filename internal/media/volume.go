@@ -39,13 +39,13 @@ type volume interface {
 }
 
 // openImage opens the ISO on d. Errors are those of system.openDevice, or of
-// isofs.Open.
+// isofs.OpenSession.
 func openImage(sys system, d device) (volume, error) {
 	dk, err := sys.openDevice(d)
 	if err != nil {
 		return nil, &openError{err}
 	}
-	img, err := isofs.Open(dk, dk.size())
+	img, err := isofs.OpenSession(dk, dk.size(), dk.session())
 	if err != nil {
 		dk.Close()
 		return nil, err

@@ -43,15 +43,15 @@ type conn interface {
 	Close()
 }
 
-// Sockets say where systemd is reached.
-type Sockets struct {
+// sockets say where systemd is reached.
+type sockets struct {
 	System  string // socket of the system bus
 	Private string // systemd's own socket, for root only; "" to do without
 }
 
-// DefaultSockets are where systemd and D-Bus put them.
-func DefaultSockets() Sockets {
-	return Sockets{System: "/run/dbus/system_bus_socket", Private: "/run/systemd/private"}
+// defaultSockets are where systemd and D-Bus put them.
+func defaultSockets() sockets {
+	return sockets{System: "/run/dbus/system_bus_socket", Private: "/run/systemd/private"}
 }
 
 // A Bus is a connection to the systemd of this machine. It is renewed when it is
@@ -71,10 +71,10 @@ type Bus struct {
 // Connect reaches systemd by the system bus, or as root by systemd's private
 // socket where there is no bus. The error's code is bus-unreachable and names
 // both causes. ctx covers no more than the connecting. Close the Bus when done.
-func Connect(ctx context.Context) (*Bus, error) { return DefaultSockets().Connect(ctx) }
+func Connect(ctx context.Context) (*Bus, error) { return defaultSockets().connect(ctx) }
 
-// Connect is the function Connect with other sockets.
-func (s Sockets) Connect(ctx context.Context) (*Bus, error) {
+// connect is Connect with other sockets.
+func (s sockets) connect(ctx context.Context) (*Bus, error) {
 	b := newBus(s.dial)
 	if _, err := b.get(ctx); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func newBus(dial func(context.Context) (conn, error)) *Bus {
 }
 
 // dial tries the sockets in turn.
-func (s Sockets) dial(ctx context.Context) (conn, error) {
+func (s sockets) dial(ctx context.Context) (conn, error) {
 	c, err := dialSocket(ctx, s.System, true)
 	if err == nil {
 		return c, nil

@@ -248,7 +248,7 @@ func TestConnect(t *testing.T) {
 	}
 	defer l.Close()
 	t.Run("no socket at all", func(t *testing.T) {
-		_, err := Sockets{System: filepath.Join(dir, "bus"), Private: filepath.Join(dir, "private")}.Connect(t.Context())
+		_, err := sockets{System: filepath.Join(dir, "bus"), Private: filepath.Join(dir, "private")}.connect(t.Context())
 		if reason.Of(err) != reason.BusUnreachable || !strings.Contains(err.Error(), filepath.Join(dir, "bus")) {
 			t.Fatalf("got %v", err)
 		}
@@ -262,7 +262,7 @@ func TestConnect(t *testing.T) {
 	t.Run("nobody answers", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		_, err := Sockets{System: mute}.Connect(ctx)
+		_, err := sockets{System: mute}.connect(ctx)
 		if reason.Of(err) != reason.BusUnreachable || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}

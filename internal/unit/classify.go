@@ -106,8 +106,12 @@ func LastError(lines []string) string {
 
 // stopping reports whether etcd says so whenever it is stopped.
 func stopping(text string) bool {
-	return strings.Contains(text, "use of closed network connection") ||
-		strings.HasSuffix(text, "http: Server closed") // since 3.6
+	for _, s := range []string{"use of closed network connection", "http: Server closed", "mux: server closed"} {
+		if strings.Contains(text, s) {
+			return true
+		}
+	}
+	return false
 }
 
 // An entry is one log line that complains.

@@ -36,7 +36,7 @@ type realHost struct {
 // TestLabSystemd holds the package against a real systemd.
 func TestLabSystemd(t *testing.T) {
 	if os.Getenv(insideEnv) != "" {
-		b, err := Sockets{System: "/nonexistent", Private: DefaultSockets().Private}.Connect(t.Context())
+		b, err := sockets{System: "/nonexistent", Private: defaultSockets().Private}.connect(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestLabSystemd(t *testing.T) {
 		return
 	}
 	h := realHost{Host: lab.StartT(t, lab.UpT(t), lab.HostOptions{Name: "unit"})}
-	h.bus = filepath.Join("/proc", strconv.Itoa(h.PID()), "root", DefaultSockets().System)
+	h.bus = filepath.Join("/proc", strconv.Itoa(h.PID()), "root", defaultSockets().System)
 	t.Run("contract on the system bus", h.contract)
 	t.Run("contract on the private socket", h.contractInside)
 	t.Run("systemd executed anew", func(t *testing.T) { h.lost(t, "systemctl", "daemon-reexec") })
@@ -58,7 +58,7 @@ func TestLabSystemd(t *testing.T) {
 func (h realHost) connect(t *testing.T, units map[string]string) *Bus {
 	t.Helper()
 	h.install(t, units)
-	b, err := Sockets{System: h.bus}.Connect(t.Context())
+	b, err := sockets{System: h.bus}.connect(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

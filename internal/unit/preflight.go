@@ -19,27 +19,28 @@ import (
 
 	"cks-etcd/internal/reason"
 	"cks-etcd/internal/stability"
+	"cks-etcd/internal/unixfs"
 )
 
-// WALSpace is what a new member needs at once on the file system of its data
+// walSpace is what a new member needs at once on the file system of its data
 // directory, in bytes: etcd preallocates a write-ahead log file of 64 MB and
 // prepares the next one.
-const WALSpace = 2 * 64 << 20
+const walSpace = 2 * 64 << 20
 
 // A Preflight looks before the start for what will keep etcd from running. The
 // zero value looks at this machine; the fields let tests move it.
 type Preflight struct {
-	Root  string                            // prefix of /proc, /sys and the data directory; "" for none
-	Addrs func() ([]netip.Addr, error)      // this machine's addresses; nil: those of its interfaces
-	Space func(dir string) (FSSpace, error) // what a file system offers; nil: statfs(2)
-	Bind  func(netip.AddrPort) error        // listens for a moment; nil: bind(2) and listen(2)
+	root   string                            // prefix of /proc, /sys and the data directory; "" for none
+	addrs  func() ([]netip.Addr, error)      // this machine's addresses; nil: those of its interfaces
+	statfs func(dir string) (fsSpace, error) // what a file system offers; nil: statfs(2)
+	bind   func(netip.AddrPort) error        // listens for a moment; nil: bind(2) and listen(2)
 }
 
-// FSSpace is what statfs(2) says about a file system.
-type FSSpace struct {
-	FreeRoot uint64 // bytes free for root
-	FreeUser uint64 // bytes free for others
-	ReadOnly bool
+// fsSpace is what statfs(2) says about a file system.
+type fsSpace struct {
+	freeRoot uint64 // bytes free for root
+	freeUser uint64 // bytes free for others
+	readOnly bool
 }
 
 // Check judges the unit that st describes. The error has the code port-in-use,
@@ -75,11 +76,11 @@ func (p Preflight) Check(ctx context.Context, st Status) (warnings []string, err
 }
 
 // at places an absolute path below Root.
-func (p Preflight) at(name string) string { return filepath.Join("/", p.Root, name) }
+func (p Preflight) at(name string) string { return filepath.Join("/", p.root, name) }
 
 // addresses finds a listen address that is not on this machine (B102).
 func (p Preflight) addresses(st Status, c etcdConfig) (warnings []string, err error) {
-	have := p.Addrs
+	have := p.addrs
 	if have == nil {
 		have = interfaceAddrs
 	}
@@ -152,7 +153,7 @@ func (p Preflight) ports(st Status, c etcdConfig) (warnings []string, err error)
 	if err != nil {
 		return []string{fmt.Sprintf("cannot list the ports in use: %v", err)}, nil
 	}
-	bind := p.Bind
+	bind := p.bind
 	if bind == nil {
 		bind = listen
 	}
@@ -251,7 +252,7 @@ func (p Preflight) space(st Status, c etcdConfig) (warnings []string, err error)
 		return nil, nil // it has its files
 	}
 	dir := existing(p.at(c.walDir))
-	look := p.Space
+	look := p.statfs
 	if look == nil {
 		look = statfs
 	}
@@ -259,15 +260,15 @@ func (p Preflight) space(st Status, c etcdConfig) (warnings []string, err error)
 	if err != nil {
 		return []string{fmt.Sprintf("cannot tell the free space for %s: %v", c.walDir, err)}, nil
 	}
-	if s.ReadOnly {
-		return nil, reason.New(reason.DataDirDenied, "%s: its file system is read-only", c.dataDir)
+	if s.readOnly {
+		return nil, reason.New(reason.DataDirDenied, "%s: its file system is read-only", c.walDir)
 	}
-	free := s.FreeUser
+	free := s.freeUser
 	if st.User == "" || st.User == "root" || st.User == "0" {
-		free = s.FreeRoot
+		free = s.freeRoot
 	}
-	if free < WALSpace {
-		return nil, reason.New(reason.NoSpace, "%s: etcd needs %d MiB for its first files, %d MiB are free", c.dataDir, uint64(WALSpace)>>20, free>>20)
+	if free < walSpace {
+		return nil, reason.New(reason.NoSpace, "%s: etcd needs %d MiB for its first files, %d MiB are free", c.walDir, uint64(walSpace)>>20, free>>20)
 	}
 	return nil, nil
 }
@@ -284,18 +285,14 @@ func existing(dir string) string {
 }
 
 // statfs asks the kernel about the file system of dir.
-func statfs(dir string) (FSSpace, error) {
-	var s unix.Statfs_t
-	for {
-		if err := unix.Statfs(dir, &s); err == nil {
-			break
-		} else if err != unix.EINTR {
-			return FSSpace{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
-		}
+func statfs(dir string) (fsSpace, error) {
+	s, err := unixfs.Statfs(dir)
+	if err != nil {
+		return fsSpace{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	unit := uint64(s.Frsize) // blocks are counted in fragments; very old kernels leave it 0
 	if unit == 0 {
 		unit = uint64(s.Bsize)
 	}
-	return FSSpace{FreeRoot: s.Bfree * unit, FreeUser: s.Bavail * unit, ReadOnly: s.Flags&unix.ST_RDONLY != 0}, nil
+	return fsSpace{freeRoot: s.Bfree * unit, freeUser: s.Bavail * unit, readOnly: s.Flags&unix.ST_RDONLY != 0}, nil
 }

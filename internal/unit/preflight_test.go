@@ -29,12 +29,12 @@ func machine(t *testing.T) Preflight {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "proc/net/tcp"), tcpHeading)
 	return Preflight{
-		Root: root,
-		Addrs: func() ([]netip.Addr, error) {
+		root: root,
+		addrs: func() ([]netip.Addr, error) {
 			return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.1.1.11"), netip.MustParseAddr("fd00::11")}, nil
 		},
-		Space: func(string) (FSSpace, error) { return FSSpace{FreeRoot: 1 << 30, FreeUser: 1 << 30}, nil },
-		Bind:  func(netip.AddrPort) error { return nil },
+		statfs: func(string) (fsSpace, error) { return fsSpace{freeRoot: 1 << 30, freeUser: 1 << 30}, nil },
+		bind:   func(netip.AddrPort) error { return nil },
 	}
 }
 
@@ -54,7 +54,7 @@ func TestPreflight(t *testing.T) {
 	inUse := func(netip.AddrPort) error { return fmt.Errorf("listen: %w", unix.EADDRINUSE) }
 	// process puts a process that listens on 2380 into /proc.
 	process := func(t *testing.T, p *Preflight, st string, cgroup string) {
-		p.Bind = inUse
+		p.bind = inUse
 		write(t, p.at("/proc/net/tcp"), tcpHeading+
 			"   0: 0B01010A:094C 00000000:0000 "+st+" 00000000:00000000 00:00000000 00000000     0        0 4711 1 0000000000000000 100 0 0 10 0\n")
 		write(t, p.at("/proc/77/comm"), "old-etcd\n")
@@ -81,15 +81,15 @@ func TestPreflight(t *testing.T) {
 		}, reason.Ready, "", "--config-file"},
 
 		{"B102: address of another machine", func(_ *testing.T, p *Preflight, _ *Status) {
-			p.Addrs = func() ([]netip.Addr, error) {
+			p.addrs = func() ([]netip.Addr, error) {
 				return []netip.Addr{netip.MustParseAddr("10.1.1.99"), netip.MustParseAddr("127.0.0.1")}, nil
 			}
 		}, reason.AddressNotLocal, "http://10.1.1.11:2380, this machine has 10.1.1.99", ""},
 		{"addresses cannot be listed", func(_ *testing.T, p *Preflight, _ *Status) {
-			p.Addrs = func() ([]netip.Addr, error) { return nil, errors.New("netlink") }
+			p.addrs = func() ([]netip.Addr, error) { return nil, errors.New("netlink") }
 		}, reason.Ready, "", "netlink"},
 		{"foreign addresses may be bound", func(t *testing.T, p *Preflight, _ *Status) {
-			p.Addrs = func() ([]netip.Addr, error) { return nil, nil }
+			p.addrs = func() ([]netip.Addr, error) { return nil, nil }
 			write(t, p.at("/proc/sys/net/ipv4/ip_nonlocal_bind"), "1\n")
 		}, reason.Ready, "", "ip_nonlocal_bind"},
 		{"a name instead of an address", func(_ *testing.T, _ *Preflight, st *Status) {
@@ -108,7 +108,7 @@ func TestPreflight(t *testing.T) {
 		{"an outgoing connection has the port", func(t *testing.T, p *Preflight, _ *Status) { process(t, p, "01", "") }, reason.Ready, "", ""},
 		{"listed but free", func(t *testing.T, p *Preflight, _ *Status) {
 			process(t, p, "0A", "")
-			p.Bind = func(netip.AddrPort) error { return nil }
+			p.bind = func(netip.AddrPort) error { return nil }
 		}, reason.Ready, "", ""},
 		{"nobody to name", func(t *testing.T, p *Preflight, _ *Status) {
 			process(t, p, "0A", "")
@@ -120,17 +120,21 @@ func TestPreflight(t *testing.T) {
 		}, reason.Ready, "", "not an address"},
 
 		{"B104: no space", func(_ *testing.T, p *Preflight, _ *Status) {
-			p.Space = func(string) (FSSpace, error) { return FSSpace{FreeRoot: 100 << 20}, nil }
+			p.statfs = func(string) (fsSpace, error) { return fsSpace{freeRoot: 100 << 20}, nil }
 		}, reason.NoSpace, "needs 128 MiB for its first files, 100 MiB are free", ""},
 		{"space for root only", func(_ *testing.T, p *Preflight, st *Status) {
-			p.Space = func(string) (FSSpace, error) { return FSSpace{FreeRoot: 1 << 30}, nil }
+			p.statfs = func(string) (fsSpace, error) { return fsSpace{freeRoot: 1 << 30}, nil }
 			st.User = "etcd"
 		}, reason.NoSpace, "", ""},
 		{"read-only", func(_ *testing.T, p *Preflight, _ *Status) {
-			p.Space = func(string) (FSSpace, error) { return FSSpace{ReadOnly: true}, nil }
-		}, reason.DataDirDenied, "/etcd-1.etcd: its file system is read-only", ""},
+			p.statfs = func(string) (fsSpace, error) { return fsSpace{readOnly: true}, nil }
+		}, reason.DataDirDenied, "/etcd-1.etcd/member/wal: its file system is read-only", ""},
+		{"WAL on a file system of its own", func(_ *testing.T, p *Preflight, st *Status) {
+			st.ExecStart = append(st.ExecStart, "--wal-dir=/wal/etcd")
+			p.statfs = func(string) (fsSpace, error) { return fsSpace{freeRoot: 100 << 20}, nil }
+		}, reason.NoSpace, "/wal/etcd: etcd needs 128 MiB", ""},
 		{"space cannot be told", func(_ *testing.T, p *Preflight, _ *Status) {
-			p.Space = func(string) (FSSpace, error) { return FSSpace{}, unix.EIO }
+			p.statfs = func(string) (fsSpace, error) { return fsSpace{}, unix.EIO }
 		}, reason.Ready, "", "cannot tell the free space"},
 		{"a running unit is past all of this", func(t *testing.T, p *Preflight, st *Status) {
 			process(t, p, "0A", "")
