@@ -27,7 +27,9 @@
 // like another architecture, a damaged tar or an unsafe name, and the archive
 // is then corrupt and nothing else. So after the first fault in the contents
 // the rest is still read, and truncation, a wrong checksum or a failing medium
-// take precedence. Only a limit stops the reading at once.
+// take precedence. So does a digest that differs from the wanted one: another
+// file than the one asked for explains whatever else is wrong with it. Only a
+// limit stops the reading at once.
 //
 // # What may follow
 //
@@ -48,7 +50,7 @@ import (
 type Want struct {
 	Arch   string // GOARCH of the node; "" accepts any, but only one in an archive
 	SHA256 string // hex digits of the digest of the compressed bytes; "" for none
-	Limits Limits // zero fields have the value of DefaultLimits
+	Limits Limits // zero fields: 1 GiB, 256 MiB, 2000, 100
 }
 
 // Limits bound what an archive may claim and contain.
@@ -59,11 +61,11 @@ type Limits struct {
 	Ratio   int64 // uncompressed to compressed bytes, after the first 16 MiB
 }
 
-// DefaultLimits returns the limits that hold where Want names none. A release
+// defaultLimits returns the limits that hold where Want names none. A release
 // of etcd 3.6 is 75 MiB with three programs of 17 to 26 MiB, some 60 entries,
 // and compressed to 24 MiB, a ratio of 3; debug builds are twice as large. The
 // limits leave room for ten times that and more, and still fit a small node's disk.
-func DefaultLimits() Limits {
+func defaultLimits() Limits {
 	return Limits{
 		Bytes:   1 << 30,
 		Binary:  256 << 20,
@@ -73,7 +75,7 @@ func DefaultLimits() Limits {
 }
 
 func (l Limits) withDefaults() Limits {
-	d := DefaultLimits()
+	d := defaultLimits()
 	if l.Bytes <= 0 {
 		l.Bytes = d.Bytes
 	}

@@ -11,7 +11,14 @@ import (
 // checkName refuses names that no release has and that would be dangerous to
 // whoever unpacks the archive by its names.
 func checkName(name string) error {
-	why := ""
+	if why := unsafe(name); why != "" {
+		return reason.New(reason.ArchiveUnsafeName, "the name %q %s", shorten(name), why)
+	}
+	return nil
+}
+
+// unsafe says what is wrong with a name, "" when nothing is.
+func unsafe(name string) (why string) {
 	switch {
 	case name == "":
 		why = "is empty"
@@ -27,10 +34,28 @@ func checkName(name string) error {
 			why = "leaves its directory"
 		}
 	}
-	if why == "" {
-		return nil
+	return why
+}
+
+// notRegular is the outcome for a program that is a link or a device. It cannot
+// be run, and only where it points says whether somebody meant harm.
+func notRegular(h *tar.Header, what string) error {
+	var target string
+	switch h.Typeflag {
+	case tar.TypeLink: // by the name of another entry
+		target = h.Linkname
+	case tar.TypeSymlink:
+		target = h.Linkname
+		if target != "" && !path.IsAbs(target) {
+			target = path.Join(path.Dir(h.Name), target)
+		}
+	default:
+		return reason.New(reason.ArchiveNotExecutable, "%q is %s", h.Name, what)
 	}
-	return reason.New(reason.ArchiveUnsafeName, "the name %q %s", shorten(name), why)
+	if why := unsafe(target); why != "" {
+		return reason.New(reason.ArchiveUnsafeName, "%q is %s to %q, which %s", h.Name, what, shorten(h.Linkname), why)
+	}
+	return reason.New(reason.ArchiveNotExecutable, "%q is %s to %q", h.Name, what, shorten(h.Linkname))
 }
 
 // programName returns which program the entry is meant to be, by its place and

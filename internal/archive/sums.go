@@ -17,9 +17,9 @@ const (
 	maxSumLine = 4 << 10 // bytes of a line: a digest and a path of Linux's PATH_MAX
 )
 
-// ErrNotSums is returned by ParseSums for a file that is not, or not wholly, a
+// errNotSums is the cause of ParseSums for a file that is not, or not wholly, a
 // list of SHA-256 digests, so that it cannot be told whether a name is in it.
-var ErrNotSums = errors.New("not a list of SHA-256 digests")
+var errNotSums = errors.New("not a list of SHA-256 digests")
 
 // ParseSums returns the SHA-256 digest of the file called name, as 64 lower
 // case hex digits, from a list in one of the forms that are in use:
@@ -33,8 +33,8 @@ var ErrNotSums = errors.New("not a list of SHA-256 digests")
 // "#", a byte order mark and carriage returns are ignored.
 //
 // The error wraps fs.ErrNotExist only when every line was understood and none
-// is about name. It wraps ErrNotSums when some were not, or when two lines
-// contradict each other, and else the error of r.
+// is about name. Otherwise some were not, or two lines contradict each other, or
+// it wraps the error of r.
 func ParseSums(r io.Reader, name string) (string, error) {
 	var (
 		found, alone string
@@ -59,26 +59,26 @@ func ParseSums(r io.Reader, name string) (string, error) {
 			alone = sum
 		case path.Base(file) == base:
 			if found != "" && found != sum {
-				return "", fmt.Errorf("two digests of %s: %w", base, ErrNotSums)
+				return "", fmt.Errorf("two digests of %s: %w", base, errNotSums)
 			}
 			found = sum
 		}
 	}
 	switch err := sc.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return "", fmt.Errorf("line %d has more than %d bytes: %w", lines+1, maxSumLine, ErrNotSums)
+		return "", fmt.Errorf("line %d has more than %d bytes: %w", lines+1, maxSumLine, errNotSums)
 	case err != nil:
 		return "", fmt.Errorf("cannot read the list of digests: %w", err)
 	case lr.N <= 0:
-		return "", fmt.Errorf("more than %d bytes: %w", maxSums, ErrNotSums)
+		return "", fmt.Errorf("more than %d bytes: %w", maxSums, errNotSums)
 	case found != "":
 		return found, nil
 	case alone != "" && lines == 1:
 		return alone, nil
 	case lines == 0:
-		return "", fmt.Errorf("empty: %w", ErrNotSums)
+		return "", fmt.Errorf("empty: %w", errNotSums)
 	case odd > 0 || alone != "":
-		return "", fmt.Errorf("no digest of %s: %w", base, ErrNotSums)
+		return "", fmt.Errorf("no digest of %s: %w", base, errNotSums)
 	}
 	return "", fmt.Errorf("no digest of %s among %d: %w", base, lines, fs.ErrNotExist)
 }

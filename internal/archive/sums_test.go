@@ -1,4 +1,4 @@
-package archive_test
+package archive
 
 import (
 	"errors"
@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-
-	"cks-etcd/internal/archive"
 )
 
 func TestParseSums(t *testing.T) {
@@ -35,26 +33,26 @@ func TestParseSums(t *testing.T) {
 		{"not in it", b + "  other\n", "", fs.ErrNotExist},
 		{"only another algorithm", "SHA512 (" + name + ") = 00\n", "", fs.ErrNotExist},
 
-		{"contradiction", a + "  " + name + "\n" + b + "  " + name + "\n", "", archive.ErrNotSums},
-		{"empty", "\n", "", archive.ErrNotSums},
-		{"page", "<!DOCTYPE html>\n<title>404</title>\n", "", archive.ErrNotSums},
-		{"half understood", b + "  other\n<oops>\n", "", archive.ErrNotSums},
-		{"two alone", a + "\n" + b + "\n", "", archive.ErrNotSums},
-		{"SHA-1", strings.Repeat("0a", 20) + "  " + name + "\n", "", archive.ErrNotSums},
-		{"SHA-512", strings.Repeat("0a", 64) + "  " + name + "\n", "", archive.ErrNotSums},
-		{"no name", a + "  \n" + b + " *\n", "", archive.ErrNotSums},
-		{"long line", strings.Repeat("x", 1<<16), "", archive.ErrNotSums},
-		{"long list", strings.Repeat(b+"  other\n", 20_000), "", archive.ErrNotSums},
+		{"contradiction", a + "  " + name + "\n" + b + "  " + name + "\n", "", errNotSums},
+		{"empty", "\n", "", errNotSums},
+		{"page", "<!DOCTYPE html>\n<title>404</title>\n", "", errNotSums},
+		{"half understood", b + "  other\n<oops>\n", "", errNotSums},
+		{"two alone", a + "\n" + b + "\n", "", errNotSums},
+		{"SHA-1", strings.Repeat("0a", 20) + "  " + name + "\n", "", errNotSums},
+		{"SHA-512", strings.Repeat("0a", 64) + "  " + name + "\n", "", errNotSums},
+		{"no name", a + "  \n" + b + " *\n", "", errNotSums},
+		{"long line", strings.Repeat("x", 1<<16), "", errNotSums},
+		{"long list", strings.Repeat(b+"  other\n", 20_000), "", errNotSums},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := archive.ParseSums(strings.NewReader(tt.in), name)
+			got, err := ParseSums(strings.NewReader(tt.in), name)
 			if got != tt.want || !errors.Is(err, tt.err) {
 				t.Errorf("got %q, %v; want %q, %v", got, err, tt.want, tt.err)
 			}
 		})
 	}
 	r := io.MultiReader(strings.NewReader(b+"  other\n"), iotest.ErrReader(io.ErrClosedPipe))
-	if _, err := archive.ParseSums(r, name); !errors.Is(err, io.ErrClosedPipe) || errors.Is(err, fs.ErrNotExist) {
+	if _, err := ParseSums(r, name); !errors.Is(err, io.ErrClosedPipe) || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("failing reader: got %v", err)
 	}
 }
@@ -65,12 +63,12 @@ func FuzzParseSums(f *testing.F) {
 		f.Add(s, "name")
 	}
 	f.Fuzz(func(t *testing.T, in, name string) {
-		sum, err := archive.ParseSums(strings.NewReader(in), name)
+		sum, err := ParseSums(strings.NewReader(in), name)
 		if (sum == "") == (err == nil) {
 			t.Fatalf("digest %q with error %v", sum, err)
 		}
 		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, archive.ErrNotSums) {
+			if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNotSums) {
 				t.Errorf("error of an unknown kind: %v", err)
 			}
 			return

@@ -85,13 +85,18 @@ func (v *verifier) run() (*Result, error) {
 		return nil, err
 	}
 	// Also after the tar's end marker: its padding, and the CRC behind it.
-	if derr := v.plain.drain(v.buf); derr != nil && (err == nil || reason.Of(derr) != reason.ArchiveTooLarge) {
+	derr := v.plain.drain(v.buf)
+	if derr != nil && (err == nil || reason.Of(derr) != reason.ArchiveTooLarge) {
 		return nil, derr
+	}
+	digest := hex.EncodeToString(v.src.digest.Sum(nil))
+	if want := strings.ToLower(v.want.SHA256); want != "" && want != digest && derr == nil {
+		return nil, reason.New(reason.ArchiveDigest, "SHA-256 is %s, expected is %s", digest, want)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return v.finish()
+	return v.finish(digest)
 }
 
 // walk goes through the tar up to its end marker and stages the programs.
@@ -182,7 +187,7 @@ func (v *verifier) tarError(err error) error {
 // take stages a program.
 func (v *verifier) take(name string, h *tar.Header) error {
 	if what := kind(h.Typeflag); what != "" {
-		return reason.New(reason.ArchiveUnsafeName, "%q is %s", h.Name, what)
+		return notRegular(h, what)
 	}
 	for _, p := range v.staged {
 		if p.name == name {
@@ -257,9 +262,8 @@ func (v *verifier) copy(w io.Writer) (int64, error) {
 	}
 }
 
-// finish judges the programs of an archive that is intact.
-func (v *verifier) finish() (*Result, error) {
-	digest := hex.EncodeToString(v.src.digest.Sum(nil))
+// finish judges the programs of an archive that is intact and has this digest.
+func (v *verifier) finish(digest string) (*Result, error) {
 	res := &Result{SHA256: digest, Size: v.src.n, Trailing: v.plain.trailing}
 	byName := make(map[string]*program, len(v.staged))
 	for _, p := range v.staged {
@@ -270,9 +274,6 @@ func (v *verifier) finish() (*Result, error) {
 			return nil, reason.New(reason.ArchiveNoEtcd, "the tar has no entries")
 		}
 		return nil, reason.New(reason.ArchiveNoEtcd, "none of its %d entries is the program; the first is %q", v.count, v.first)
-	}
-	if want := strings.ToLower(v.want.SHA256); want != "" && want != digest {
-		return nil, reason.New(reason.ArchiveDigest, "SHA-256 is %s, expected is %s", digest, want)
 	}
 	for _, name := range programs() {
 		p := byName[name]

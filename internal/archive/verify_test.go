@@ -228,6 +228,22 @@ func TestVerifyDigest(t *testing.T) {
 	if got := reason.Of(err); got != reason.ArchiveDigest || !strings.Contains(err.Error(), other) || !strings.Contains(err.Error(), hexSum(data)) {
 		t.Errorf("got %v, want %s with both digests", err, reason.ArchiveDigest)
 	}
+	// Another file explains every fault of its contents, but not of the way it came.
+	for _, tt := range []struct {
+		name string
+		data []byte
+		want reason.Code
+	}{
+		{"no etcd", archivetest.Gzip(archivetest.Tar(archivetest.File("x", nil))), reason.ArchiveDigest},
+		{"no tar", archivetest.Gzip([]byte("text")), reason.ArchiveDigest},
+		{"wrong architecture", archivetest.Archive("3.5.21", "arm64"), reason.ArchiveDigest},
+		{"truncated", data[:len(data)/2], reason.ArchiveTruncated},
+		{"not gzip", []byte("<html>"), reason.ArchiveNotGzip},
+	} {
+		if _, _, err := verify(t, bytes.NewReader(tt.data), archive.Want{Arch: "amd64", SHA256: other}); reason.Of(err) != tt.want {
+			t.Errorf("%s: got %v, want %s", tt.name, err, tt.want)
+		}
+	}
 	for _, bad := range []string{"abc", strings.Repeat("z", 64), strings.Repeat("0", 66)} {
 		if _, _, err := verify(t, bytes.NewReader(data), archive.Want{SHA256: bad}); reason.Of(err) != reason.Usage {
 			t.Errorf("digest %q: got %v, want %s", bad, err, reason.Usage)

@@ -117,6 +117,55 @@ func TestLookupCostOfLargeDirectory(t *testing.T) {
 	}
 }
 
+// TestListingInParts: naming a few files of the largest directory reads no more
+// of it than they need, and keeps none of it.
+func TestListingInParts(t *testing.T) {
+	const files = 20_000
+	var nodes []*isotest.Node
+	for i := range files {
+		nodes = append(nodes, isotest.File(fmt.Sprintf("file-%06d", files-i), nil))
+	}
+	b := isotest.Build(t, isotest.Spec{RockRidge: true, Root: isotest.Dir("", isotest.Dir("d", nodes...))})
+	count := &isotest.Counter{R: b}
+	img, err := isofs.Open(count, b.Size())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := img.Open("d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	dir := f.(fs.ReadDirFile)
+	var m0, m1 runtime.MemStats
+	_, before := count.Count()
+	runtime.ReadMemStats(&m0)
+	list, err := dir.ReadDir(3)
+	runtime.ReadMemStats(&m1)
+	_, after := count.Count()
+	if err != nil || len(list) != 3 || list[0].Name() != "file-020000" {
+		t.Fatalf("ReadDir(3) = %v, %v", list, err)
+	}
+	const chunk = 64 << 10 // of one read
+	if got := after - before; got > chunk {
+		t.Errorf("ReadDir(3) read %d bytes, want at most %d", got, chunk)
+	}
+	if got := m1.TotalAlloc - m0.TotalAlloc; got > 256<<10 {
+		t.Errorf("ReadDir(3) allocated %d bytes", got)
+	}
+	n := len(list)
+	for err == nil {
+		list, err = dir.ReadDir(1000)
+		n += len(list)
+	}
+	if n != files || err != io.EOF {
+		t.Errorf("%d entries, then %v, want %d", n, err, files)
+	}
+	if list, err := dir.ReadDir(-1); len(list) != 0 || err != nil {
+		t.Errorf("ReadDir(-1) at the end = %v, %v", list, err)
+	}
+}
+
 // TestTruncatedEverywhere cuts an ordinary image at every sector: the answer is never
 // that the file is missing, and the last of the answers is "found".
 func TestTruncatedEverywhere(t *testing.T) {

@@ -44,6 +44,7 @@ type scanner struct {
 	dir   *File
 	visit func(*entry)
 
+	off    int64 // of the next sector in the directory
 	start  int64 // byte offset of the directory in the image
 	size   int64 // bytes of the directory
 	chunk  int64 // bytes of the next read
@@ -65,19 +66,34 @@ type scanner struct {
 // the first damage to the directory itself: without one, dir holds these
 // entries and no others.
 func (im *Image) scan(dir *File, visit func(*entry)) error {
+	s := im.newScanner(dir, visit)
+	for s.next() {
+	}
+	return s.damage
+}
+
+func (im *Image) newScanner(dir *File, visit func(*entry)) *scanner {
 	s := &scanner{im: im, dir: dir, visit: visit, areas: areaReader{im: im}}
 	s.begin(dir.dir)
-	for off := int64(0); off < s.size; off += sectorSize {
-		sector, more := s.sector(off)
+	return s
+}
+
+// next visits the entries of one more sector, and reports whether there is
+// another.
+func (s *scanner) next() bool {
+	if s.off < s.size {
+		sector, more := s.sector(s.off)
 		if sector != nil {
-			s.records(sector, off)
+			s.records(sector, s.off)
 		}
-		if !more {
-			break
+		s.off += sectorSize
+		if more && s.off < s.size {
+			return true
 		}
 	}
 	s.close("the directory ends before the last extent of a file")
-	return s.damage
+	s.off = s.size
+	return false
 }
 
 // fail notes damage at a byte offset in the directory.

@@ -51,7 +51,8 @@
 //
 // Nothing is allocated because a header claims it. A lookup needs the memory
 // of one read (at most 64 KiB) however large the directory; a listing needs
-// the memory of its entries, which are limited. Directories that contain
+// the memory of its entries, which are limited, unless it is asked for in parts
+// (ReadDir of an open directory, with n > 0). Directories that contain
 // themselves, chains of continuation areas and paths of absurd depth end in an
 // [*Error]. A hostile image can still name one directory many times in
 // different places, so whoever walks an untrusted image limits the steps.

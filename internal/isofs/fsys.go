@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"math"
 	"slices"
 	"strings"
 )
@@ -114,37 +115,86 @@ func (im *Image) lookup(op, name string) (*File, error) {
 // list returns the entries of dir, sorted, and the first thing wrong with the
 // directory or with one of its entries.
 func (im *Image) list(dir *File) ([]fs.DirEntry, error) {
-	var list []fs.DirEntry
-	var first error
-	fail := func(err error) {
-		if first == nil {
-			first = err
+	return newLister(dir).rest()
+}
+
+// A lister lists a directory, as far as it is asked to: a directory of 64 MiB
+// takes hundreds of megabytes to list, and nothing to name its first three
+// entries.
+type lister struct {
+	dir   *File
+	scan  *scanner
+	list  []fs.DirEntry // what was read and not handed out yet
+	wrong error         // the first thing wrong, to be reported after the entries
+	ended bool          // the directory was read to its end
+}
+
+func newLister(dir *File) *lister {
+	l := &lister{dir: dir}
+	l.scan = dir.im.newScanner(dir, l.add)
+	return l
+}
+
+func (l *lister) fail(err error) {
+	if l.wrong == nil {
+		l.wrong = err
+	}
+}
+
+// add takes one entry of the directory.
+func (l *lister) add(e *entry) {
+	if len(l.list) == maxEntries {
+		l.fail(fault(e.at, nil, "directory %q holds more than %d entries", l.dir.path, maxEntries))
+		return
+	}
+	f, err := l.dir.im.file(l.dir, e)
+	if err != nil {
+		l.fail(err)
+		return
+	}
+	l.list = append(l.list, fs.FileInfoToDirEntry(f))
+}
+
+// read reads on until there are n entries, or there are no more.
+func (l *lister) read(n int) {
+	for len(l.list) < n && !l.ended {
+		if l.ended = !l.scan.next(); l.ended && l.scan.damage != nil {
+			l.fail(l.scan.damage)
 		}
 	}
-	damage := im.scan(dir, func(e *entry) {
-		if len(list) == maxEntries {
-			fail(fault(e.at, nil, "directory %q holds more than %d entries", dir.path, maxEntries))
-			return
+}
+
+// some returns up to n entries in the order of the directory; at its end what
+// is wrong with it, once, and then io.EOF.
+func (l *lister) some(n int) ([]fs.DirEntry, error) {
+	l.read(n)
+	if len(l.list) == 0 {
+		if err := l.wrong; err != nil {
+			l.wrong = nil
+			return nil, err
 		}
-		f, err := im.file(dir, e)
-		if err != nil {
-			fail(err)
-			return
-		}
-		list = append(list, fs.FileInfoToDirEntry(f))
-	})
-	if damage != nil {
-		fail(damage)
+		return nil, io.EOF
 	}
-	slices.SortStableFunc(list, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	unique := slices.CompactFunc(list, func(a, b fs.DirEntry) bool {
+	n = min(n, len(l.list))
+	list := slices.Clone(l.list[:n])
+	l.list = slices.Delete(l.list, 0, n)
+	return list, nil
+}
+
+// rest returns all that is left, sorted, and what is wrong.
+func (l *lister) rest() ([]fs.DirEntry, error) {
+	l.read(math.MaxInt)
+	slices.SortStableFunc(l.list, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	unique := slices.CompactFunc(l.list, func(a, b fs.DirEntry) bool {
 		same := a.Name() == b.Name()
 		if same {
-			fail(fault(dir.dir.block*im.blockSize, nil, "directory %q holds %q more than once", dir.path, a.Name()))
+			l.fail(fault(l.dir.dir.block*l.dir.im.blockSize, nil, "directory %q holds %q more than once", l.dir.path, a.Name()))
 		}
 		return same
 	})
-	return unique, first
+	err := l.wrong
+	l.list, l.wrong = nil, nil
+	return unique, err
 }
 
 // openFile is a file that is not a directory.
@@ -156,12 +206,10 @@ type openFile struct {
 func (o *openFile) Stat() (fs.FileInfo, error) { return o.f, nil }
 func (o *openFile) Close() error               { return nil }
 
-// openDir is a directory; it is read at the first call of ReadDir.
+// openDir is a directory; it is read as far as ReadDir is asked to.
 type openDir struct {
 	f    *File
-	list []fs.DirEntry
-	err  error // damage, to be reported after the entries
-	read bool
+	list *lister // nil before the first call of ReadDir
 }
 
 func (o *openDir) Stat() (fs.FileInfo, error) { return o.f, nil }
@@ -171,33 +219,20 @@ func (o *openDir) Read([]byte) (int, error) {
 	return 0, &fs.PathError{Op: "read", Path: o.f.path, Err: errors.New("is a directory")}
 }
 
-// ReadDir implements [fs.ReadDirFile].
+// ReadDir implements [fs.ReadDirFile]. With n > 0 the entries come in the order
+// of the directory, of which no more is read than they need; two of the same
+// name are found only by a call without a limit.
 func (o *openDir) ReadDir(n int) ([]fs.DirEntry, error) {
-	if !o.read {
-		o.list, o.err = o.f.im.list(o.f)
-		o.read = true
+	if o.list == nil {
+		o.list = newLister(o.f)
 	}
-	if n <= 0 {
-		list, err := o.list, o.err
-		o.list, o.err = nil, nil
-		return list, o.pathError(err)
+	read := o.list.rest
+	if n > 0 {
+		read = func() ([]fs.DirEntry, error) { return o.list.some(n) }
 	}
-	if len(o.list) == 0 {
-		if err := o.err; err != nil {
-			o.err = nil
-			return nil, o.pathError(err)
-		}
-		return nil, io.EOF
+	list, err := read()
+	if err != nil && err != io.EOF {
+		err = &fs.PathError{Op: "readdir", Path: o.f.path, Err: err}
 	}
-	n = min(n, len(o.list))
-	list := slices.Clone(o.list[:n])
-	o.list = o.list[n:]
-	return list, nil
-}
-
-func (o *openDir) pathError(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &fs.PathError{Op: "readdir", Path: o.f.path, Err: err}
+	return list, err
 }

@@ -240,6 +240,17 @@ func TestDamagedNeighbour(t *testing.T) {
 		})
 	}
 
+	// A file in the place of a directory: the path ends there, unless a record
+	// that cannot be read may be that directory.
+	file := func(tr *tree) { tr.root.Children[0] = isotest.File("etcd", []byte("no directory")) }
+	runHostile(t, []hostileCase{
+		{"file instead of the directory", file, nil, missing},
+		{"file instead of the directory, damaged neighbour", func(tr *tree) {
+			file(tr)
+			tr.k8s.Edit = func(r *isotest.Record) { r.IDLen = 255 }
+		}, nil, unknown},
+	})
+
 	// These neighbours are no candidates: their names are whole and others.
 	runHostile(t, []hostileCase{
 		{"extent outside the image", edited(func(r *isotest.Record) { r.Extent = 1 << 30 }), nil, found},

@@ -42,6 +42,10 @@ func (im *Image) Lookup(name string) (*File, error) {
 		case f.mode.Type() == fs.ModeSymlink:
 			return nil, &Error{Sector: -1, What: fmt.Sprintf("cannot look for %q: %q is a symbolic link to %q, which is not followed", name, f.path, f.link)}
 		case !f.IsDir():
+			// A record of that name which is damaged may be the directory.
+			if err := im.misled(append(passed, f)); err != nil {
+				return nil, cannotTell(element, err)
+			}
 			return nil, notExist(name)
 		}
 		passed = append(passed, f)
@@ -98,20 +102,20 @@ func (im *Image) find(dir *File, wanted string) (*File, error) {
 	return nil, nil
 }
 
-// misled says why a path may have led into a wrong directory: one directory
-// that has two names in another is two, one of which was mistaken for it.
-// Only an absence needs to know.
+// misled says why a path may have led to a wrong file: a directory on it is
+// damaged, or one directory that has two names in another is two, one of which
+// was mistaken for it. Only an absence needs to know.
 func (im *Image) misled(path []*File) error {
-	for i, dir := range path[1:] {
+	for i, next := range path[1:] {
 		names := 0
 		damage := im.scan(path[i], func(e *entry) {
-			if e.flags&flagDirectory != 0 && e.block == dir.dir.block {
+			if e.flags&flagDirectory != 0 && next.IsDir() && e.block == next.dir.block {
 				names++
 			}
 		})
 		switch {
 		case names > 1:
-			return fault(dir.dir.block*im.blockSize, nil, "directory %q holds directory %q under %d names", path[i].path, dir.path, names)
+			return fault(next.dir.block*im.blockSize, nil, "directory %q holds directory %q under %d names", path[i].path, next.path, names)
 		case damage != nil:
 			return damage
 		}

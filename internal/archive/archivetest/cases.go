@@ -31,8 +31,8 @@ func Cases(arch string) []Case {
 	plain := Tar(Release(Version, arch)...)
 	pack := func(entries ...Entry) []byte { return Gzip(Tar(entries...)) }
 	with := func(e Entry) []byte { return pack(File(dir+"etcd", prog), e) }
-	link := func(name string, typeflag byte) Entry {
-		return Entry{Header: tar.Header{Name: name, Typeflag: typeflag, Linkname: "/bin/sh"}}
+	link := func(name string, typeflag byte, target string) Entry {
+		return Entry{Header: tar.Header{Name: name, Typeflag: typeflag, Linkname: target}}
 	}
 
 	html := []byte("<!DOCTYPE html>\n<html><head><title>404 Not Found</title></head><body>no</body></html>\n")
@@ -102,10 +102,14 @@ func Cases(arch string) []Case {
 		{"parent name", with(File(dir+"../../etc/passwd", nil)), reason.ArchiveUnsafeName, "leaves its directory"},
 		{"backslash", with(File(`etcd-v3\etcd`, nil)), reason.ArchiveUnsafeName, "backslash"},
 		{"control character", with(File(dir+"a\nb", nil)), reason.ArchiveUnsafeName, "control character"},
-		{"symbolic link", pack(link(dir+"etcd", tar.TypeSymlink)), reason.ArchiveUnsafeName, "a symbolic link"},
-		{"hard link", pack(File(dir+"README.md", nil), link(dir+"etcd", tar.TypeLink)), reason.ArchiveUnsafeName, "a hard link"},
-		{"device", with(link(dir+"etcdctl", tar.TypeChar)), reason.ArchiveUnsafeName, "a device"},
-		{"pipe", with(link(dir+"etcdutl", tar.TypeFifo)), reason.ArchiveUnsafeName, "a named pipe"},
+		{"symbolic link", pack(link(dir+"etcd", tar.TypeSymlink, "etcd.real")), reason.ArchiveNotExecutable, `a symbolic link to "etcd.real"`},
+		{"symbolic link within", pack(link(dir+"etcd", tar.TypeSymlink, "../bin/etcd")), reason.ArchiveNotExecutable, "a symbolic link"},
+		{"symbolic link outside", pack(link(dir+"etcd", tar.TypeSymlink, "../../bin/sh")), reason.ArchiveUnsafeName, "leaves its directory"},
+		{"absolute symbolic link", pack(link(dir+"etcd", tar.TypeSymlink, "/bin/sh")), reason.ArchiveUnsafeName, `a symbolic link to "/bin/sh", which is absolute`},
+		{"hard link", pack(File(dir+"README.md", nil), link(dir+"etcd", tar.TypeLink, dir+"README.md")), reason.ArchiveNotExecutable, "a hard link"},
+		{"hard link outside", pack(link(dir+"etcd", tar.TypeLink, "../etc/passwd")), reason.ArchiveUnsafeName, "a hard link"},
+		{"device", with(link(dir+"etcdctl", tar.TypeChar, "")), reason.ArchiveNotExecutable, "a device"},
+		{"pipe", with(link(dir+"etcdutl", tar.TypeFifo, "")), reason.ArchiveNotExecutable, "a named pipe"},
 
 		{"too many entries", manyEntries(2_001), reason.ArchiveTooLarge, "more than 2000 entries"},
 		{"bomb", bomb(dir, 17<<20), reason.ArchiveTooLarge, "more than 100 times"},
