@@ -3,28 +3,32 @@
 package layers_test
 
 import (
-	"encoding/json"
+	"bytes"
 	"errors"
-	"io"
-	"os/exec"
+	"go/build"
+	"io/fs"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // layers lists what each package of this module may import of it. The mains
 // may import all but the other main.
 var layers = map[string][]string{
 	"reason":    {},
+	"unixfs":    {},
 	"isofs":     {},
 	"archive":   {"reason"},
-	"marker":    {"reason"},
+	"marker":    {"reason", "unixfs"},
 	"stability": {},
-	"media":     {"isofs", "reason"},
-	"install":   {"reason"},
-	"unit":      {"reason", "stability"},
-	"setup":     {"archive", "install", "marker", "media", "reason", "stability", "unit"},
+	"media":     {"isofs", "reason", "unixfs"},
+	"install":   {"reason", "unixfs"},
+	"unit":      {"reason", "stability", "unixfs"},
+	"setup":     {"archive", "install", "marker", "media", "reason", "stability", "unit", "unixfs"},
 	"inventory": {"reason"},
 	"sshnode":   {"inventory", "marker", "reason", "stability"},
 	"health":    {"reason"},
@@ -32,7 +36,7 @@ var layers = map[string][]string{
 	"cmdline":   {"reason"},
 	"term":      {"reason"},
 	"report":    {"reason", "term"},
-	"lab":       {},
+	"lab":       {"unixfs"},
 	"lab/demo":  {"archive", "isofs", "lab", "marker", "reason"},
 }
 
@@ -49,37 +53,54 @@ var doors = map[string][]string{
 	"github.com/kdomanski/":         {}, // test images only
 }
 
-func TestLayers(t *testing.T) {
-	type pkg struct {
-		ImportPath string
-		Imports    []string
-	}
-	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", "-tags", "lab", "./...")
-	out, err := cmd.Output()
-	if err != nil {
-		var e *exec.ExitError
-		if errors.As(err, &e) {
-			t.Fatalf("%v: %s", err, e.Stderr)
+const module = "cks-etcd/"
+
+// packages returns the imports of every package of this module, without those
+// of its tests, by its path in the module. The files are read here, and not by a
+// child such as "go list": what a child reads is unknown to the cache of test
+// results, which would go on showing the result from before a change.
+func packages(t *testing.T) map[string][]string {
+	t.Helper()
+	linux := build.Default
+	linux.GOOS, linux.CgoEnabled, linux.BuildTags = "linux", false, []string{"lab"}
+	pkgs := make(map[string][]string)
+	err := filepath.WalkDir(".", func(dir string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
 		}
+		if dir != "." {
+			_, err := os.Stat(filepath.Join(dir, "go.mod")) // another module
+			if name := d.Name(); err == nil || name == "testdata" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") {
+				return filepath.SkipDir
+			}
+		}
+		p, err := linux.ImportDir(dir, 0)
+		if _, none := errors.AsType[*build.NoGoError](err); none {
+			return nil
+		}
+		if err == nil && len(p.GoFiles) > 0 {
+			pkgs[filepath.ToSlash(dir)] = p.Imports
+		}
+		return err
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	const module = "cks-etcd/"
-	dec := json.NewDecoder(strings.NewReader(string(out)))
-	for {
-		var p pkg
-		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		name := strings.TrimPrefix(p.ImportPath, module)
+	if len(pkgs["nodeagent"]) == 0 || len(pkgs["internal/lab"]) == 0 {
+		t.Fatalf("the packages were not read: %v", pkgs)
+	}
+	return pkgs
+}
+
+func TestLayers(t *testing.T) {
+	for name, imports := range packages(t) {
 		inner, internal := strings.CutPrefix(name, "internal/")
 		may, known := layers[inner]
 		testOnly := strings.HasSuffix(path.Base(inner), "test")
 		if internal && !known && !testOnly {
 			t.Errorf("%s has no entry in the table of layers", name)
 		}
-		for _, imp := range p.Imports {
+		for _, imp := range imports {
 			if ours, ok := strings.CutPrefix(imp, module); ok {
 				to := strings.TrimPrefix(ours, "internal/")
 				switch {
@@ -101,17 +122,91 @@ func TestLayers(t *testing.T) {
 }
 
 // TestNodeAgentWithoutSSH keeps what an etcd node never needs out of its agent,
-// however indirectly.
+// however indirectly. Of the standard library, expvar and net/rpc bring net/http
+// along.
 func TestNodeAgentWithoutSSH(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "./nodeagent").Output()
+	pkgs, modules := packages(t), required(t)
+	linux := build.Default
+	linux.GOOS, linux.CgoEnabled = "linux", false
+	seen := map[string]bool{}
+	var visit func(from, imp string)
+	visit = func(from, imp string) {
+		for _, bad := range []string{"golang.org/x/crypto/ssh", "go.etcd.io", "net/http", "expvar", "net/rpc", "cks-etcd/internal/sshnode", "cks-etcd/internal/answers"} {
+			if imp == bad || strings.HasPrefix(imp, bad+"/") {
+				t.Errorf("the node agent depends on %s, by way of %s", imp, from)
+			}
+		}
+		first, _, _ := strings.Cut(imp, "/")
+		if seen[imp] || !strings.Contains(first, ".") && first+"/" != module {
+			return // of the standard library
+		}
+		seen[imp] = true
+		imports, ours := pkgs[strings.TrimPrefix(imp, module)]
+		if !ours {
+			p, err := linux.ImportDir(modules.dir(t, imp), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			imports = p.Imports
+		}
+		for _, next := range imports {
+			visit(imp, next)
+		}
+	}
+	visit("itself", module+"nodeagent")
+	for _, want := range []string{"cks-etcd/internal/setup", "github.com/godbus/dbus/v5"} {
+		if !seen[want] {
+			t.Errorf("the imports were not followed to %s", want)
+		}
+	}
+}
+
+// A moduleSet is the modules that go.mod requires: directories in the module
+// cache, by the modules' paths.
+type moduleSet map[string]string
+
+func required(t *testing.T) moduleSet {
+	t.Helper()
+	b, err := os.ReadFile("go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dep := range strings.Fields(string(out)) {
-		for _, bad := range []string{"golang.org/x/crypto/ssh", "go.etcd.io/", "net/http", "cks-etcd/internal/sshnode", "cks-etcd/internal/answers"} {
-			if dep == bad || strings.HasPrefix(dep, bad+"/") || strings.HasSuffix(bad, "/") && strings.HasPrefix(dep, bad) {
-				t.Errorf("the node agent depends on %s", dep)
-			}
+	cache := os.Getenv("GOMODCACHE")
+	if cache == "" {
+		cache = filepath.Join(filepath.SplitList(build.Default.GOPATH)[0], "pkg", "mod")
+	}
+	set := moduleSet{}
+	for line := range bytes.Lines(b) {
+		f := strings.Fields(strings.TrimPrefix(string(line), "require "))
+		if len(f) >= 2 && strings.Contains(f[0], ".") && strings.HasPrefix(f[1], "v") {
+			set[f[0]] = filepath.Join(cache, escaped(f[0])+"@"+f[1])
 		}
 	}
+	return set
+}
+
+// dir returns the directory of a package: in the module with the longest path
+// that begins its own.
+func (m moduleSet) dir(t *testing.T, pkg string) string {
+	t.Helper()
+	for mod := pkg; mod != "."; mod = path.Dir(mod) {
+		if dir, ok := m[mod]; ok {
+			return filepath.Join(dir, strings.TrimPrefix(pkg, mod))
+		}
+	}
+	t.Fatalf("no module in go.mod has package %s", pkg)
+	return ""
+}
+
+// escaped is a module's path in the cache, where letters have one case only
+// (Go Modules Reference, "Module cache").
+func escaped(modulePath string) string {
+	var b strings.Builder
+	for _, r := range modulePath {
+		if unicode.IsUpper(r) {
+			b.WriteByte('!')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"cks-etcd/internal/reason"
@@ -15,6 +16,10 @@ import (
 var version = "dev"
 
 func main() {
+	// The kernel hands a signal to the first thread, even where that one hangs in
+	// a read of a dead drive and another could take it. Kept to this goroutine, it
+	// does not read drives.
+	runtime.LockOSThread()
 	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
 	err := run(ctx, os.Args, os.Stdout, os.Stderr)
 	stop()

@@ -32,6 +32,7 @@ etcd-nodeagent status -o json
 Exit status:
 0  the last setup ended well
 1, 3, 4, 70, 130  as the last setup ended
+1  the last setup was broken off: it was killed, or the node went down
 3  a setup is still running
 4  no setup has run, or its state cannot be read`,
 		Flags: []cli.Flag{
@@ -73,6 +74,9 @@ func runStatus(stdout io.Writer, path string, asJSON bool) error {
 	case marker.ResultReady:
 		return nil
 	case marker.ResultRunning:
+		if !alive(s) { // etcd was not made ready, and nothing is at it
+			return &cmdline.Told{Err: reason.New(reason.SetupFailed, "broken off while %s", s.Message)}
+		}
 		return &cmdline.Told{Err: reason.New(reason.SetupRunning, "%s", s.Message)}
 	}
 	if s.Code == "" { // one of a newer agent

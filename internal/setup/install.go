@@ -31,13 +31,19 @@ const (
 	// readPause lies between two such attempts.
 	readPause = 2 * time.Second
 
+	// verifyTimeout bounds one reading of the archive as a whole: a drive that
+	// delivers each piece just in time could otherwise take hours.
+	verifyTimeout = 10 * time.Minute
+
 	// oneLook is the least time given to finding the ISO: enough for a look at
 	// what is attached, when the caller does not want to wait at all.
 	oneLook = 2 * time.Second
 )
 
 // install finds the ISO, verifies the archive while its binaries are staged,
-// and places them. It returns the names of the binaries that changed.
+// and places them. It returns the names of the binaries that changed. Where an
+// earlier setup placed them already, and failed later, an ISO that is there is
+// used again, but none is waited for: the cloud may have detached it.
 func (r *run) install(ctx context.Context) (changed []string, err error) {
 	var stage *install.Stage
 	defer func() {
@@ -48,17 +54,28 @@ func (r *run) install(ctx context.Context) (changed []string, err error) {
 		}
 	}()
 
-	wait, cancel := context.WithTimeout(ctx, max(r.ISOWait, oneLook))
+	isoWait := max(r.ISOWait, oneLook)
+	if r.placed != nil {
+		isoWait = oneLook
+	}
+	wait, cancel := context.WithTimeout(ctx, isoWait)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
 		var found []*media.Medium
 		err := r.step("find", "waiting for the Kubernetes ISO", func() (string, error) {
 			var err error
 			found, err = r.env.Finder.Find(wait)
+			if code := reason.Of(err); r.placed != nil && (code == reason.ISONotFound || code == reason.ISONoDrive) {
+				return "no ISO is there; going on with the etcd that an earlier setup installed", nil
+			}
 			return describe(found), err
 		})
 		if err != nil {
 			return nil, err
+		}
+		if len(found) == 0 {
+			r.state.Archive, r.state.Binaries = r.placed.Archive, r.placed.Binaries
+			return nil, nil
 		}
 		err = r.step("verify", "verifying the etcd archive", func() (string, error) {
 			if stage, err = install.Begin(r.BinDir); err != nil {
@@ -89,6 +106,10 @@ func (r *run) install(ctx context.Context) (changed []string, err error) {
 		// that is there now; one that failed to be read may recover. Both get
 		// another look within the wait, anything else is the answer.
 		unread := reason.Lookup(reason.Of(err)).Class == reason.Unknown
+		if ctx.Err() != nil && changedMedium {
+			// No time is left to tell whether this was the medium's fault.
+			return nil, reason.New(reason.Interrupted, "%w", context.Cause(ctx))
+		}
 		if ctx.Err() != nil || !changedMedium && (!unread || attempt >= readAttempts) {
 			return nil, err
 		}
@@ -139,6 +160,9 @@ func (r *run) verifyAny(ctx context.Context, stage *install.Stage, found []*medi
 	var failed error
 	for _, m := range found {
 		res, err := r.verify(ctx, m, rank)
+		if err != nil && ctx.Err() != nil { // the next ISO may be intact
+			return nil, nil, reason.New(reason.Interrupted, "%w", context.Cause(ctx))
+		}
 		if err != nil {
 			r.log.Warn("this ISO is not usable", "where", m.Where, "err", reason.Line(err.Error()))
 			if failed == nil || reason.Lookup(reason.Of(failed)).Class == reason.Unknown {
@@ -160,13 +184,15 @@ func (r *run) verifyAny(ctx context.Context, stage *install.Stage, found []*medi
 
 // verify reads the archive of m once, from its first to its last byte.
 func (r *run) verify(ctx context.Context, m *media.Medium, sink archive.Sink) (*archive.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
+	defer cancel()
 	want := archive.Want{Arch: r.Arch, SHA256: r.SHA256}
 	if want.SHA256 == "" {
 		want.SHA256 = r.sidecar(m)
 	}
 	// A read that hangs in the kernel is abandoned when the agent is told to stop.
 	defer context.AfterFunc(ctx, m.Close)()
-	rc, _, err := m.Open()
+	rc, err := m.Open()
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cks-etcd/internal/reason"
+	"cks-etcd/internal/unixfs"
 )
 
 // lockRetry is how often a held lock is tried again: flock(2) cannot wait
@@ -33,12 +34,9 @@ func (r *run) acquire(ctx context.Context) (release func(), err error) {
 	}
 	deadline := time.Now().Add(r.ISOWait + r.StartTimeout)
 	for said := false; ; said = true {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := unixfs.TryLock(f)
 		if err == nil {
 			break
-		}
-		if errors.Is(err, unix.EINTR) {
-			continue
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			f.Close()

@@ -144,7 +144,11 @@ type run struct {
 	log   *slog.Logger
 	began time.Time
 	doing string // the step in progress, in words
-	state marker.State
+
+	// placed is the state of an earlier setup that did not end well, but whose
+	// binaries are in place.
+	placed *marker.State
+	state  marker.State
 }
 
 // steps are those that may fail for a reason worth a marker. When again is
@@ -204,7 +208,12 @@ func (r *run) already(ctx context.Context) (done, again bool) {
 	case err != nil:
 		r.log.Warn("cannot read the state file; setting up from the beginning", "err", err)
 		return false, false
-	case old.Result != marker.ResultReady || old.Unit != r.Unit:
+	case old.Unit != r.Unit:
+		return false, false
+	case old.Result != marker.ResultReady:
+		if r.inPlace(old) {
+			r.placed = &old
+		}
 		return false, false
 	}
 	active, err := r.active(ctx)
@@ -290,9 +299,11 @@ func (r *run) logFailure(err error) {
 }
 
 // interrupted gives an error that came from a cancelled ctx its own code, with
-// what was being done. A deadline of a single step is not an interrupt.
+// what was being done. A deadline of a single step is not an interrupt, and what
+// was found for certain just before one stays the answer.
 func (r *run) interrupted(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() == nil || reason.Of(err) == reason.Internal && !errors.Is(err, context.Canceled) {
+	code := reason.Of(err)
+	if err == nil || ctx.Err() == nil || reason.Lookup(code).Class == reason.Permanent || code == reason.Internal && !errors.Is(err, context.Canceled) {
 		return err
 	}
 	if seen := r.env.Finder.Seen(); len(seen) > 0 {

@@ -51,10 +51,7 @@ func newBench(t *testing.T) *bench {
 	}
 	b.write("mountinfo", "")
 	b.env = Env{
-		Finder: media.New(media.Options{
-			Archive: b.cfg.Archive, Dev: b.path("dev"), Sys: b.path("sys"), MountInfo: b.path("mountinfo"),
-			Uevents: func(context.Context) (<-chan struct{}, error) { return nil, errors.New("none here") },
-		}),
+		Finder:    b.finder(),
 		Connect:   func(context.Context) (Bus, error) { return b.bus, b.bus.connectErr },
 		Journal:   func(context.Context, string, time.Time, int) ([]string, error) { return b.bus.journal, nil },
 		Preflight: func(context.Context, unit.Status) ([]string, error) { return nil, b.bus.preflightErr },
@@ -62,6 +59,13 @@ func newBench(t *testing.T) *bench {
 		Log:       slog.New(slog.DiscardHandler),
 	}
 	return b
+}
+
+func (b *bench) finder() Finder {
+	return media.New(media.Options{
+		Archive: b.cfg.Archive, Dev: b.path("dev"), Sys: b.path("sys"), MountInfo: b.path("mountinfo"),
+		Uevents: func(context.Context) (<-chan struct{}, error) { return nil, errors.New("none here") },
+	})
 }
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
@@ -335,6 +339,77 @@ func TestInterrupted(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		go func() { time.Sleep(3 * time.Second); cancel(errors.New("terminated")) }()
 		b.failed(Run(ctx, b.cfg, b.env), reason.Interrupted, "terminated while waiting for the Kubernetes ISO; seen: ")
+	})
+}
+
+// TestInterruptedWithAReason: a signal while the journal is read for a definite
+// reason does not take its place.
+func TestInterruptedWithAReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.mount(kube(good("3.5.21")))
+		b.bus.life = func(time.Duration) unit.Status {
+			return unit.Status{Name: DefaultUnit, ActiveState: "failed", SubState: "failed", Result: "exit-code", ExecMainCode: 1, ExecMainStatus: 1}
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		b.env.Journal = func(context.Context, string, time.Time, int) ([]string, error) {
+			cancel(errors.New("terminated"))
+			return nil, nil
+		}
+		b.failed(Run(ctx, b.cfg, b.env), reason.UnitFailed, "exit-code")
+	})
+}
+
+// TestInterruptedWatch: a signal while etcd may still become active is no
+// verdict on it, whatever it has said so far.
+func TestInterruptedWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.mount(kube(good("3.5.21")))
+		b.bus.life = func(time.Duration) unit.Status {
+			return unit.Status{Name: DefaultUnit, ActiveState: "activating", SubState: "start"}
+		}
+		b.bus.journal = []string{"flag provided but not defined: -enable-v2"}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(3*time.Second, func() { cancel(errors.New("terminated")) })
+		b.failed(Run(ctx, b.cfg, b.env), reason.Interrupted, "terminated while waiting until etcd.service stays active")
+	})
+}
+
+// TestRerunAfterFailure: what an earlier setup placed is used when the ISO is
+// gone, and an ISO that is there is used again.
+func TestRerunAfterFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.mount(kube(good("3.5.21")))
+		b.bus.load = "masked"
+		b.failed(b.run(), reason.UnitMasked, "etcd.service")
+
+		b.bus.load = ""
+		b.write("mountinfo", "")
+		b.env.Finder = b.finder()
+		began := time.Now()
+		if err := b.run(); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 12*time.Second {
+			t.Errorf("took %v: an ISO was waited for", took)
+		}
+		if s := b.state(); s.Archive == nil || s.Archive.EtcdVersion != "3.5.21" || len(s.Binaries) == 0 {
+			t.Errorf("the state lost what is installed: %+v", s)
+		}
+
+		b.bus.active, b.bus.load = false, "masked"
+		b.failed(b.run(), reason.UnitMasked, "etcd.service")
+		b.bus.load = ""
+		b.mount(kube(good("3.6.1")))
+		b.env.Finder = b.finder()
+		if err := b.run(); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.state().Archive.EtcdVersion; got != "3.6.1" {
+			t.Errorf("etcd %s was installed, want that of the new ISO", got)
+		}
 	})
 }
 

@@ -136,6 +136,9 @@ func (r *run) watch(ctx context.Context, bus Bus, status unit.Status) (string, e
 			continue
 		case <-ctx.Done():
 		}
+		if errors.Is(ctx.Err(), context.Canceled) { // the time was not up
+			return "", reason.New(reason.Interrupted, "%w", context.Cause(ctx))
+		}
 		if lookErr != nil && reason.Of(lookErr) == reason.BusUnreachable {
 			return "", lookErr
 		}
