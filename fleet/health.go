@@ -20,6 +20,15 @@ import (
 // active on every node: systemd calls a member active before it has a leader.
 const healthSettle = 30 * time.Second
 
+const (
+	// healthOver is how far past the deadline etcd may be asked: nodes that were
+	// undecided at the deadline leave no time before it.
+	healthOver = 500 * time.Millisecond
+	// healthPast is how long etcd may take when the deadline was past before the
+	// first look.
+	healthPast = 5 * time.Second
+)
+
 // healthOptions are the flags about asking etcd itself.
 type healthOptions struct {
 	on            bool
@@ -41,8 +50,9 @@ func healthFlags(o *healthOptions) []cli.Flag {
 
 // A healthAsker asks etcd on the nodes. Nil: it was not wanted.
 type healthAsker struct {
-	o   healthOptions
-	tls *health.TLS
+	o    healthOptions
+	tls  *health.TLS
+	once bool // do not wait for etcd to become healthy
 }
 
 func (o healthOptions) asker() (*healthAsker, error) {
@@ -52,6 +62,8 @@ func (o healthOptions) asker() (*healthAsker, error) {
 		return nil, reason.New(reason.Usage, "--health-ca, --health-cert and --health-key need --health")
 	case !o.on:
 		return nil, nil
+	case o.members < 0:
+		return nil, reason.New(reason.Usage, "--health-members %d is below 0", o.members)
 	case o.port < 1 || o.port > 65535:
 		return nil, reason.New(reason.Usage, "--health-port %d is not a port", o.port)
 	}
@@ -67,8 +79,9 @@ func (o healthOptions) asker() (*healthAsker, error) {
 
 // ask asks etcd on every active node, through the connections that the looks
 // left open, until all is well or until healthSettle or the deadline is over.
-// A node that is not active has its reason already, and no etcd to ask.
-func (a *healthAsker) ask(ctx context.Context, deadline time.Time, hosts []inventory.Host, ssh []*sshnode.Node, verdicts []poll.Verdict) (*report.HealthResult, []string) {
+// A node that is not active has its reason already, and no etcd to ask. began
+// is when the first look was taken.
+func (a *healthAsker) ask(ctx context.Context, began, deadline time.Time, hosts []inventory.Host, ssh []*sshnode.Node, verdicts []poll.Verdict) (*report.HealthResult, []string) {
 	members := a.o.members
 	if members <= 0 {
 		members = len(hosts)
@@ -92,8 +105,18 @@ func (a *healthAsker) ask(ctx context.Context, deadline time.Time, hosts []inven
 		}, nil
 	}
 	settle := healthSettle
+	if a.once {
+		settle = 0
+	}
 	if !deadline.IsZero() {
 		settle = max(0, min(settle, time.Until(deadline)))
+		end := deadline.Add(healthOver)
+		if !deadline.After(began) {
+			end = time.Now().Add(healthPast)
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, end)
+		defer cancel()
 	}
 	r := health.Check(ctx, targets, health.Options{TLS: a.tls, Settle: settle}, health.Expect{Members: members})
 	return healthOf(r, members)

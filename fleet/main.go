@@ -16,6 +16,7 @@ var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 	err := run(ctx, os.Args, streams{os.Stdin, os.Stdout, os.Stderr})
 	stop()
 	os.Exit(reason.Exit(err))

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
-	xterm "golang.org/x/term"
 
 	"cks-etcd/internal/cmdline"
 	"cks-etcd/internal/inventory"
@@ -77,7 +75,7 @@ etcd-fleet nodes wait --inventory hosts.yaml --cluster prod -o jsonl
 
 ` + exitStatuses,
 		Flags: slices.Concat([]cli.Flag{
-			&cli.DurationFlag{Name: "timeout", Usage: "`DURATION` how long the nodes may take", Value: defaultTimeout, DefaultText: "10m", Destination: &o.timeout},
+			&cli.DurationFlag{Name: "timeout", Usage: "`DURATION` how long the nodes may take, 0 for ever", Value: defaultTimeout, DefaultText: "10m", Destination: &o.timeout},
 			&cli.StringFlag{Name: "started-at", Usage: "`TIME` when the cluster's start began (RFC 3339 or seconds)", Destination: &o.startedAt, DefaultText: "not known"},
 			&cli.DurationFlag{Name: "cluster-timeout", Usage: "`DURATION` the cluster's start timeout, from --started-at on", Value: defaultClusterTimeout, DefaultText: "1h", Destination: &o.clusterTimeout},
 			&cli.IntFlag{Name: "checks", Usage: "`N` checks in a row that must find etcd active", Value: 2, DefaultText: "2", Destination: &o.checks},
@@ -104,7 +102,7 @@ etcd-fleet nodes status --inventory hosts.yaml -o json
 
 ` + exitStatuses,
 		Flags: slices.Concat([]cli.Flag{
-			&cli.DurationFlag{Name: "timeout", Usage: "`DURATION` how long the look may take", Value: 30 * time.Second, DefaultText: "30s", Destination: &o.timeout},
+			&cli.DurationFlag{Name: "timeout", Usage: "`DURATION` how long the look may take, 0 for ever", Value: 30 * time.Second, DefaultText: "30s", Destination: &o.timeout},
 		}, healthFlags(&o.health), commonFlags(o)),
 		Action: o.action(std),
 	}
@@ -137,9 +135,13 @@ func (o *nodesOptions) action(std streams) cli.ActionFunc {
 			return reason.New(reason.Usage, "--output %q is none of %s", o.output, strings.Join(formats, ", "))
 		}
 		began := time.Now()
-		err := runNodes(c.Context, *o, std)
+		err := needs(c)
+		if err == nil {
+			err = runNodes(c.Context, *o, std)
+		}
 		var told *cmdline.Told
-		if err != nil && !errors.As(err, &told) && o.output != "table" {
+		var unwritten *writeError
+		if err != nil && !errors.As(err, &told) && !errors.As(err, &unwritten) && o.output != "table" {
 			// A program that reads the report gets one however the run ended.
 			r := report.Report{Command: o.command(), Exit: reason.Exit(err), Started: began, Ended: time.Now(),
 				Problem: &report.Problem{Code: reason.Of(err), Message: err.Error(), Hint: reason.HintOf(err)}}
@@ -149,6 +151,18 @@ func (o *nodesOptions) action(std streams) cli.ActionFunc {
 		}
 		return err
 	}
+}
+
+// needs refuses flags that would do nothing without another one.
+func needs(c *cli.Context) error {
+	for _, f := range []struct{ flag, other string }{
+		{"cluster-timeout", "started-at"}, {"health-port", "health"}, {"health-members", "health"},
+	} {
+		if c.IsSet(f.flag) && !c.IsSet(f.other) {
+			return reason.New(reason.Usage, "--%s needs --%s", f.flag, f.other)
+		}
+	}
+	return nil
 }
 
 // runNodes looks at the nodes and reports. Its error, where it is not about
@@ -169,7 +183,7 @@ func runNodes(ctx context.Context, o nodesOptions, std streams) error {
 	if err != nil {
 		return err
 	}
-	hosts, warnings, err := o.hosts(std.in)
+	hosts, warnings, err := o.hosts(ctx, std.in)
 	if err != nil {
 		return err
 	}
@@ -188,10 +202,12 @@ func runNodes(ctx context.Context, o nodesOptions, std streams) error {
 	if o.verbose {
 		level = slog.LevelDebug
 	}
+	asking, stopAsking := context.WithCancel(ctx)
+	defer stopAsking()
 	dialer, err := sshnode.New(sshnode.Options{
 		HostKeys: policy, KnownHosts: o.knownHosts, ConfigFile: o.config, KeyFiles: o.keys, Agent: o.agent,
-		Passphrase: out.passphrase(std), Unit: o.unit,
-		Log: slog.New(&noteHandler{note: out.warn, level: level}),
+		Passphrase: out.passphrase(asking, std), Unit: o.unit,
+		Log: slog.New(&noteHandler{out: out, level: level}),
 	})
 	if err != nil {
 		out.abandon()
@@ -210,19 +226,22 @@ func runNodes(ctx context.Context, o nodesOptions, std streams) error {
 		Dials: o.dials, FailFast: o.failFast, Once: o.once,
 	}, func(e poll.Event) { out.event(eventOf(e)) })
 
-	r := report.Report{Command: o.command(), Started: now, DeadlineBy: why, Warnings: warnings}
+	r := report.Report{Command: o.command(), Started: now, DeadlineBy: why}
 	if !deadline.IsZero() {
 		r.Deadline = &deadline
 	}
 	var exits []int
 	for i, v := range verdicts {
-		exits = append(exits, reason.Lookup(v.Code).Exit)
+		// What --fail-fast stopped before the deadline says nothing of a deadline;
+		// the node that stopped it has a status of its own.
+		if stopped := o.failFast && v.Code == reason.Undecided && (deadline.IsZero() || v.Ended.Before(deadline)); !stopped {
+			exits = append(exits, reason.Lookup(v.Code).Exit)
+		}
 		r.Nodes = append(r.Nodes, resultOf(v, hosts[i], ssh[i].Stats()))
 	}
 	if asker != nil && ctx.Err() == nil {
-		var more []string
-		r.Health, more = asker.ask(ctx, deadline, hosts, ssh, verdicts)
-		r.Warnings = append(r.Warnings, more...)
+		asker.once = o.once
+		r.Health, r.Warnings = asker.ask(ctx, now, deadline, hosts, ssh, verdicts)
 		exits = append(exits, reason.Lookup(r.Health.Code).Exit)
 	}
 	if ctx.Err() != nil {
@@ -231,8 +250,9 @@ func runNodes(ctx context.Context, o nodesOptions, std streams) error {
 	}
 	r.Ended = time.Now()
 	r.Exit = reason.Worst(exits...)
-	if err := out.finish(report.Complete(r, inventory.FoldNames)); err != nil {
-		return reason.New(reason.Internal, "%w", err).WithHint("check where standard output goes")
+	stopAsking() // for a passphrase that nobody needs any more
+	if err := out.finish(r); err != nil {
+		return reason.New(reason.Internal, "%w", &writeError{err}).WithHint("check where standard output goes")
 	}
 	return exitError(r.Exit)
 }
@@ -247,6 +267,8 @@ func (o *nodesOptions) check() error {
 	switch {
 	case o.timeout < 0 || o.clusterTimeout < 0 || o.interval < 0 || o.bootGrace < 0:
 		return reason.New(reason.Usage, "a duration cannot be negative")
+	case !o.once && o.interval == 0:
+		return reason.New(reason.Usage, "--interval cannot be 0")
 	case !o.once && o.checks < 1:
 		return reason.New(reason.Usage, "--checks %d is below 1", o.checks)
 	case o.dials < 1:
@@ -258,13 +280,13 @@ func (o *nodesOptions) check() error {
 }
 
 // hosts lists what the arguments, standard input and the inventory name.
-func (o *nodesOptions) hosts(in io.Reader) ([]inventory.Host, []string, error) {
+func (o *nodesOptions) hosts(ctx context.Context, in io.Reader) ([]inventory.Host, []string, error) {
 	var lists [][]inventory.Host
 	for _, a := range o.args {
 		var list []inventory.Host
 		var err error
 		if a == "-" {
-			list, err = inventory.ReadList(in)
+			list, err = readList(ctx, in)
 		} else {
 			list, err = inventory.ParseArg(a)
 		}
@@ -294,6 +316,26 @@ func (o *nodesOptions) hosts(in io.Reader) ([]inventory.Host, []string, error) {
 		return nil, nil, reason.New(reason.NoNodes, "there is nothing to look at")
 	}
 	return hosts, warnings, nil
+}
+
+// readList reads the hosts on standard input, which may be a terminal: a
+// read that does not end is left behind when ctx ends.
+func readList(ctx context.Context, in io.Reader) ([]inventory.Host, error) {
+	type result struct {
+		hosts []inventory.Host
+		err   error
+	}
+	c := make(chan result, 1)
+	go func() {
+		hosts, err := inventory.ReadList(in)
+		c <- result{hosts, err}
+	}()
+	select {
+	case r := <-c:
+		return r.hosts, r.err
+	case <-ctx.Done():
+		return nil, reason.New(reason.Interrupted, "reading the list of hosts: %w", context.Cause(ctx))
+	}
 }
 
 // parseTime reads --started-at: RFC 3339, CloudStack's form of it (a zone
@@ -329,28 +371,4 @@ func exitError(status int) error {
 		return nil
 	}
 	return &cmdline.Told{Err: &reason.Error{Code: c}}
-}
-
-// passphrase returns what asks for the passphrase of a key, or nil where there
-// is nobody to ask.
-func (o *output) passphrase(std streams) func(string) ([]byte, error) {
-	in, ok := std.in.(*os.File)
-	if !ok || !xterm.IsTerminal(int(in.Fd())) {
-		return nil
-	}
-	return func(keyfile string) (secret []byte, err error) {
-		o.screen.Suspend(func() {
-			fmt.Fprintf(o.std.err, "passphrase of %s: ", reason.Line(keyfile))
-			secret, err = xterm.ReadPassword(int(in.Fd()))
-			fmt.Fprintln(o.std.err)
-		})
-		return secret, err
-	}
-}
-
-// abandon takes the screen down when there is nothing to report.
-func (o *output) abandon() {
-	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
-	defer cancel()
-	o.keep(o.screen.Close(ctx, nil))
 }

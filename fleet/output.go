@@ -6,7 +6,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"cks-etcd/internal/inventory"
@@ -31,7 +33,16 @@ type output struct {
 	screen *term.Screen
 	began  time.Time
 	err    error // the first error of standard output while running
+
+	mu     sync.Mutex
+	warned []string // shown on standard error already
 }
+
+// A writeError says that standard output did not take the report.
+type writeError struct{ err error }
+
+func (e *writeError) Error() string { return fmt.Sprintf("cannot write the report: %v", e.err) }
+func (e *writeError) Unwrap() error { return e.err }
 
 // newOutput begins to show the nodes of names.
 func newOutput(std streams, format string, quiet bool, deadline time.Time, names []string) *output {
@@ -57,9 +68,20 @@ func (o *output) event(e report.Event) {
 	}
 }
 
-// warn shows one line that concerns no single node.
+// warn shows one line that concerns no single node, and keeps it for the report.
 func (o *output) warn(text string) {
-	o.screen.Note(term.Line{{Text: "warning: " + reason.Line(text), Tone: term.Warn}})
+	text = reason.Line(text)
+	o.screen.Note(term.Line{{Text: "warning: " + text, Tone: term.Warn}})
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.warned = append(o.warned, text)
+}
+
+// abandon takes the screen down when there is nothing to report.
+func (o *output) abandon() {
+	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+	defer cancel()
+	o.keep(o.screen.Close(ctx, nil))
 }
 
 func (o *output) keep(err error) {
@@ -73,11 +95,13 @@ func (o *output) finish(r report.Report) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
 	o.keep(o.screen.Close(ctx, func(int) []term.Line { return nil }))
-	o.keep(write(o.std.out, o.format, o.jsonl, r))
-	if o.err != nil {
-		return fmt.Errorf("cannot write the report: %w", o.err)
+	if o.format != "table" { // people have seen them
+		o.mu.Lock()
+		r.Warnings = slices.Concat(o.warned, r.Warnings)
+		o.mu.Unlock()
 	}
-	return nil
+	o.keep(write(o.std.out, o.format, o.jsonl, report.Complete(r, inventory.FoldNames)))
+	return o.err
 }
 
 // write writes a complete report in the given format.
@@ -105,7 +129,7 @@ func write(w io.Writer, format string, jsonl *report.JSONL, r report.Report) err
 
 // noteHandler is a slog handler that shows records on the screen.
 type noteHandler struct {
-	note  func(string)
+	out   *output
 	level slog.Level
 	attrs []slog.Attr
 }
@@ -123,7 +147,11 @@ func (h *noteHandler) Handle(_ context.Context, r slog.Record) error {
 		add(a)
 	}
 	r.Attrs(add)
-	h.note(b.String())
+	if r.Level >= slog.LevelWarn {
+		h.out.warn(b.String())
+	} else {
+		h.out.screen.Note(term.Line{{Text: b.String(), Tone: term.Faint}})
+	}
 	return nil
 }
 

@@ -350,7 +350,10 @@ func (j *judge) stopped(now time.Time, c reason.Code, why string) finding {
 	}
 	if why != "" {
 		// The code's title speaks of a deadline, which is not what happened.
-		return finding{state: StateUndecided, code: c, message: reason.Line(why + "; " + known), checks: j.cur.checks, final: true}
+		return finding{
+			state: StateUndecided, code: c, message: reason.Line(why + "; " + known), checks: j.cur.checks, final: true,
+			hint: "leave out --fail-fast to learn about this node, too",
+		}
 	}
 	return finding{state: StateUndecided, code: c, message: reason.New(c, "%s", known).Error(), checks: j.cur.checks, final: true}
 }

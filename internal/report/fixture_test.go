@@ -109,7 +109,6 @@ func reports() map[string]Report {
 	out["health"] = split
 
 	evil := base(reason.ExitNo, failed("etcd1"+hostile, "failed"+hostile, reason.SetupFailed, hostile+strings.Repeat("x", 5000)))
-	evil.Nodes[0].LastError = hostile
 	evil.Nodes[0].Member, evil.Nodes[0].Group, evil.Nodes[0].Hint = hostile, hostile, hostile
 	evil.Nodes[0].Last = &Observation{At: after(1), Hostname: hostile, BootID: hostile, CloudInit: hostile, Marker: hostile, EtcdVersion: hostile, Unit: map[string]string{"ActiveState": hostile, hostile: "x"}}
 	evil.Warnings = []string{hostile}

@@ -143,7 +143,7 @@ func WriteJUnit(w io.Writer, r Report) error {
 		if n.State == "waiting" && c.Outcome == Errored && definite {
 			c.Outcome = Skipped
 		}
-		c.Detail = []string{c.Message, prefixed("hint: ", n.Hint), prefixed("state: ", n.State), prefixed("last error: ", n.LastError)}
+		c.Detail = []string{c.Message, prefixed("hint: ", n.Hint), prefixed("state: ", n.State)}
 		if o := n.Last; o != nil {
 			c.Detail = append(c.Detail, fmt.Sprintf("last answer: %s, unit %s/%s (%s), cloud-init %s",
 				o.At.Format(time.RFC3339), o.Unit["ActiveState"], o.Unit["SubState"], o.Unit["Result"], o.CloudInit))

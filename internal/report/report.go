@@ -60,9 +60,8 @@ type NodeResult struct {
 	Want       int          `json:"checks_wanted"`
 	Since      *time.Time   `json:"since"` // when the state began; nil: not known
 	Started    time.Time    `json:"started"`
-	Ended      time.Time    `json:"ended"` // of looking at this node
-	Last       *Observation `json:"last"`  // the last answer of the node; nil: it never gave one
-	LastError  string       `json:"last_error"`
+	Ended      time.Time    `json:"ended"`      // of looking at this node
+	Last       *Observation `json:"last"`       // the last answer of the node; nil: it never gave one
 	Probes     int          `json:"probes"`     // looks at the node
 	Handshakes int          `json:"handshakes"` // SSH handshakes that they took
 }
@@ -209,7 +208,6 @@ func (n NodeResult) complete() NodeResult {
 	line(&n.Group)
 	line(&n.State)
 	line(&n.Message)
-	line(&n.LastError)
 	info := reason.Lookup(n.Code)
 	n.Class = info.Class
 	if n.Hint == "" && !n.ok() {

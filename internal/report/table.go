@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"cks-etcd/internal/reason"
@@ -224,7 +225,7 @@ func health(h *HealthResult) []term.Line {
 	out := []term.Line{{{Text: text, Tone: t}}}
 	said := false
 	for _, p := range h.Problems {
-		said = said || p.Message == h.Message
+		said = said || p.Message != "" && strings.HasSuffix(h.Message, p.Message)
 		out = append(out, term.Line{{Text: "cluster: " + because(p.Message, p.Code), Tone: term.Warn}})
 	}
 	if h.Message != "" && !said {

@@ -247,6 +247,8 @@ func (d *Dialer) handshake(ctx context.Context, l *link, i int, h hop, a *attemp
 	}
 	g.reach(stageReady)
 	a.stats.handshakes.Add(1)
+	d.log.Debug("logged in", "host", h.addr(), "user", h.user, "server", reason.Line(string(c.ServerVersion())),
+		"key", ssh.FingerprintSHA256(a.accept.key), "took", time.Since(begin).Round(time.Millisecond))
 	return d.remember(h, a.accept)
 }
 

@@ -139,6 +139,9 @@ func New(o Options) (*Dialer, error) {
 	}
 	if o.Home == "" {
 		home, err := os.UserHomeDir()
+		if u, uerr := user.Current(); err != nil && uerr == nil && u.HomeDir != "" {
+			home, err = u.HomeDir, nil // services run without HOME
+		}
 		if err != nil && (o.KnownHosts == "" || len(o.KeyFiles) == 0) {
 			return nil, reason.New(reason.Usage, "cannot find the home directory of uid %d: %w", os.Getuid(), err)
 		}

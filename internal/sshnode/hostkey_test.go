@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/crypto/ssh"
@@ -255,5 +256,26 @@ func TestUnreadableKnownHosts(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "known_hosts") {
 		t.Errorf("no warning: %q", log.String())
+	}
+}
+
+// TestOddKnownHosts: what cannot be read to its end is neither read nor
+// replaced, and the login goes on.
+func TestOddKnownHosts(t *testing.T) {
+	dir, _ := home(t)
+	own := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(own, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log logBook
+	s := serve(t, sshtest.Config{Command: well})
+	if _, err := dialer(t, Options{Home: dir, KnownHosts: own, Log: logTo(&log)}).Node(at(t, s.Addr())).Probe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "cannot keep a host key") {
+		t.Errorf("no warning: %q", log.String())
+	}
+	if info, err := os.Lstat(own); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+		t.Errorf("%v %v, want the fifo", info, err)
 	}
 }

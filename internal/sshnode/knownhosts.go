@@ -61,16 +61,25 @@ func (k *knownHosts) db(path string) *knownhosts.HostKeyDB {
 
 // readKnownHosts parses the file.
 func readKnownHosts(path string) (*knownhosts.HostKeyDB, error) {
+	if err := checkKnownHosts(path); err != nil {
+		return nil, err
+	}
+	return knownhosts.NewDB(path)
+}
+
+// checkKnownHosts refuses what cannot be read to its end: a device, a fifo, or
+// more than maxKnownHosts.
+func checkKnownHosts(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case !info.Mode().IsRegular() && path != os.DevNull:
-		return nil, errors.New("not a regular file")
+		return errors.New("not a regular file")
 	case info.Size() > maxKnownHosts:
-		return nil, fmt.Errorf("larger than %d bytes", maxKnownHosts)
+		return fmt.Errorf("larger than %d bytes", maxKnownHosts)
 	}
-	return knownhosts.NewDB(path)
+	return nil
 }
 
 // A keyStatus is what the files say about a key that a host showed.
@@ -317,6 +326,13 @@ func update(path string, batch []*recording) (errs []error, err error) {
 	}
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target // a rename would put a file in the link's place
+	}
+	if path == os.DevNull { // the way to keep nothing; a rename would replace the device
+		_, errs = merge("", batch)
+		return errs, nil
+	}
+	if err := checkKnownHosts(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
 	unlock, err := lockFile(path+".lock", lockWait)
 	if err != nil {
