@@ -149,10 +149,6 @@ func interfaceAddrs() ([]netip.Addr, error) {
 
 // ports finds a listen port that a process other than the unit's holds.
 func (p Preflight) ports(st Status, c etcdConfig) (warnings []string, err error) {
-	socks, err := listeners(p.at("/proc"))
-	if err != nil {
-		return []string{fmt.Sprintf("cannot list the ports in use: %v", err)}, nil
-	}
 	bind := p.bind
 	if bind == nil {
 		bind = listen
@@ -164,22 +160,48 @@ func (p Preflight) ports(st Status, c etcdConfig) (warnings []string, err error)
 		if !ok || !errors.Is(bind(ap), unix.EADDRINUSE) {
 			continue
 		}
+		w, err := p.holder(st, ap)
+		if err != nil {
+			return warnings, err
+		}
+		warnings = append(warnings, w...)
+	}
+	return warnings, nil
+}
+
+// tableReads is how often the table of sockets is read for one that holds a
+// port: the kernel gives it out in pieces, and sockets that come and go
+// meanwhile make it leave out others.
+const tableReads = 5
+
+// holder says who keeps the unit from ap, which the kernel refuses: nobody if
+// it is the unit itself.
+func (p Preflight) holder(st Status, ap netip.AddrPort) (warnings []string, err error) {
+	for range tableReads {
+		socks, err := listeners(p.at("/proc"))
+		if err != nil {
+			return []string{fmt.Sprintf("cannot list the ports in use: %v", err)}, nil
+		}
+		own := false
 		for _, s := range socks {
 			if !s.blocks(ap) {
 				continue
 			}
 			h, found := holderOf(p.at("/proc"), s.inode)
-			if found && h.belongsTo(st) {
-				continue
-			}
-			if found {
-				return warnings, reason.New(reason.PortInUse, "%s needs %s, held by process %d (%s)", st.Name, ap, h.pid, h.comm).
+			switch {
+			case !found:
+				return nil, reason.New(reason.PortInUse, "%s needs %s, held by a process that cannot be named", st.Name, ap)
+			case !h.belongsTo(st):
+				return nil, reason.New(reason.PortInUse, "%s needs %s, held by process %d (%s)", st.Name, ap, h.pid, h.comm).
 					WithHint(fmt.Sprintf("stop process %d (%s), which holds the port", h.pid, h.comm))
 			}
-			return warnings, reason.New(reason.PortInUse, "%s needs %s, held by a process that cannot be named", st.Name, ap)
+			own = true
+		}
+		if own {
+			return nil, nil
 		}
 	}
-	return warnings, nil
+	return []string{fmt.Sprintf("%s is in use, but nobody listens on it: a connection from that port may be about to end", ap)}, nil
 }
 
 // listen tries to take ap, and lets go of it at once.

@@ -51,7 +51,12 @@ func write(t *testing.T, name, text string) {
 }
 
 func TestPreflight(t *testing.T) {
-	inUse := func(netip.AddrPort) error { return fmt.Errorf("listen: %w", unix.EADDRINUSE) }
+	inUse := func(ap netip.AddrPort) error {
+		if ap.Port() != 2380 {
+			return nil
+		}
+		return fmt.Errorf("listen: %w", unix.EADDRINUSE)
+	}
 	// process puts a process that listens on 2380 into /proc.
 	process := func(t *testing.T, p *Preflight, st string, cgroup string) {
 		p.bind = inUse
@@ -105,7 +110,7 @@ func TestPreflight(t *testing.T) {
 			process(t, p, "0A", "12:memory:/\n1:name=systemd:/system.slice/etcd.service/sub\n")
 			st.ControlGroup = "/system.slice/etcd.service"
 		}, reason.Ready, "", ""},
-		{"an outgoing connection has the port", func(t *testing.T, p *Preflight, _ *Status) { process(t, p, "01", "") }, reason.Ready, "", ""},
+		{"an outgoing connection has the port", func(t *testing.T, p *Preflight, _ *Status) { process(t, p, "01", "") }, reason.Ready, "", "nobody listens on it"},
 		{"listed but free", func(t *testing.T, p *Preflight, _ *Status) {
 			process(t, p, "0A", "")
 			p.bind = func(netip.AddrPort) error { return nil }
@@ -114,8 +119,13 @@ func TestPreflight(t *testing.T) {
 			process(t, p, "0A", "")
 			os.RemoveAll(p.at("/proc/77"))
 		}, reason.PortInUse, "cannot be named", ""},
-		{"no table", func(_ *testing.T, p *Preflight, _ *Status) { os.RemoveAll(p.at("/proc/net")) }, reason.Ready, "", "cannot list the ports"},
+		{"in use, but not by a listener", func(_ *testing.T, p *Preflight, _ *Status) { p.bind = inUse }, reason.Ready, "", "nobody listens on it"},
+		{"no table", func(_ *testing.T, p *Preflight, _ *Status) {
+			p.bind = inUse
+			os.RemoveAll(p.at("/proc/net"))
+		}, reason.Ready, "", "cannot list the ports"},
 		{"a table of nonsense", func(t *testing.T, p *Preflight, _ *Status) {
+			p.bind = inUse
 			write(t, p.at("/proc/net/tcp"), tcpHeading+"0: zz:1 x 0A 1 2 3 4 5 6 7\n")
 		}, reason.Ready, "", "not an address"},
 
