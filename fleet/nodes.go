@@ -140,8 +140,7 @@ func (o *nodesOptions) action(std streams) cli.ActionFunc {
 			err = runNodes(c.Context, *o, std)
 		}
 		var told *cmdline.Told
-		var unwritten *writeError
-		if err != nil && !errors.As(err, &told) && !errors.As(err, &unwritten) && o.output != "table" {
+		if err != nil && !errors.As(err, &told) && reason.Of(err) != reason.OutputUnwritable && o.output != "table" {
 			// A program that reads the report gets one however the run ended.
 			r := report.Report{Command: o.command(), Exit: reason.Exit(err), Started: began, Ended: time.Now(),
 				Problem: &report.Problem{Code: reason.Of(err), Message: err.Error(), Hint: reason.HintOf(err)}}
@@ -252,7 +251,7 @@ func runNodes(ctx context.Context, o nodesOptions, std streams) error {
 	r.Exit = reason.Worst(exits...)
 	stopAsking() // for a passphrase that nobody needs any more
 	if err := out.finish(r); err != nil {
-		return reason.New(reason.Internal, "%w", &writeError{err}).WithHint("check where standard output goes")
+		return reason.New(reason.OutputUnwritable, "%w", err)
 	}
 	return exitError(r.Exit)
 }

@@ -38,12 +38,6 @@ type output struct {
 	warned []string // shown on standard error already
 }
 
-// A writeError says that standard output did not take the report.
-type writeError struct{ err error }
-
-func (e *writeError) Error() string { return fmt.Sprintf("cannot write the report: %v", e.err) }
-func (e *writeError) Unwrap() error { return e.err }
-
 // newOutput begins to show the nodes of names.
 func newOutput(std streams, format string, quiet bool, deadline time.Time, names []string) *output {
 	o := &output{std: std, format: format, began: time.Now()}

@@ -68,7 +68,7 @@ func runStatus(stdout io.Writer, path string, asJSON bool) error {
 		err = printState(stdout, s)
 	}
 	if err != nil {
-		return reason.New(reason.StateUnreadable, "cannot print it: %w", err)
+		return reason.New(reason.OutputUnwritable, "%w", err)
 	}
 	switch s.Result {
 	case marker.ResultReady:

@@ -7,9 +7,10 @@ const (
 
 // Outcomes of any command.
 const (
-	Usage       Code = "usage"
-	Internal    Code = "internal-error"
-	Interrupted Code = "interrupted"
+	Usage            Code = "usage"
+	Internal         Code = "internal-error"
+	Interrupted      Code = "interrupted"
+	OutputUnwritable Code = "output-unwritable" // the answer is known, and could not be told
 )
 
 // Outcomes of the node agent's own conditions.
@@ -116,6 +117,7 @@ var table = []Info{
 
 	{Usage, Permanent, ExitUsage, "usage", "run the command with --help"},
 	{Internal, Unknown, ExitInternal, "internal error", "this is a bug; report it with the log"},
+	{OutputUnwritable, Unknown, ExitUnknown, "output cannot be written", "check where standard output goes"},
 	{Interrupted, Transient, ExitInterrupted, "interrupted", "run the command again"},
 
 	{SetupRunning, Transient, ExitDeadline, "another setup is running", "wait for it, or look at its log with 'journalctl'"},
