@@ -81,7 +81,7 @@ func enable(t *testing.T, h *lab.Host, files []lab.File) {
 // TestLabVerdicts looks at a fleet with one node of every kind, in one run.
 func TestLabVerdicts(t *testing.T) {
 	const (
-		wait = 75 * time.Second // what is undecided stays so
+		wait = 95 * time.Second // what is undecided stays so
 		late = 60 * time.Second
 	)
 	f := newFleet(t)

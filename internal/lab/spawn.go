@@ -33,8 +33,7 @@ type task struct {
 func spawn(cmd *exec.Cmd, enter func() error) (*task, error) {
 	t := &task{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	onThread(func() {
 		if err := enter(); err != nil {
 			started <- err
 			return
@@ -46,7 +45,7 @@ func spawn(cmd *exec.Cmd, enter func() error) (*task, error) {
 		started <- nil
 		t.err = cmd.Wait()
 		close(t.done)
-	}()
+	})
 	if err := <-started; err != nil {
 		return nil, err
 	}
@@ -59,11 +58,28 @@ func stay() error { return nil }
 // inThread runs f on a thread that ends afterwards, so f may change the thread's namespaces.
 func inThread(f func() error) error {
 	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		done <- f()
-	}()
+	onThread(func() { done <- f() })
 	return <-done
+}
+
+// onThread runs f on a thread that ends with it, and returns at once. It is never the process's first thread, which Go
+// cannot end, and whose namespaces are what /proc/self, and so /proc/net, shows to all others.
+func onThread(f func()) {
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() != unix.Getpid() {
+			f() // never unlocked: the thread ends with the goroutine
+			return
+		}
+		defer runtime.UnlockOSThread()
+		done := make(chan struct{})
+		go func() { // on another thread, since this one is taken
+			defer close(done)
+			runtime.LockOSThread()
+			f()
+		}()
+		<-done
+	}()
 }
 
 // run runs cmd, made by exec.CommandContext, on this machine, with both its outputs to out. When its context is
