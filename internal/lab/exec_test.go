@@ -80,7 +80,9 @@ func TestLabExec(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Exec past its deadline = %v, want context.DeadlineExceeded", err)
 		}
-		if r, err := h.Exec(ctx, "pgrep", "-fx", "sleep 7654"); err != nil || r.Exit != 1 {
+		// The shell was waited for; its child has the same signal, and a moment to die of it.
+		gone := "for i in $(seq 100); do pgrep -fx 'sleep 7654' || exit 0; sleep 0.1; done; exit 1"
+		if r, err := h.Exec(ctx, "sh", "-c", gone); err != nil || r.Exit != 0 {
 			t.Errorf("what it started is still there: %+v, %v", r, err)
 		}
 	})
