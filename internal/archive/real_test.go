@@ -119,44 +119,6 @@ func ownBuildInfo(t *testing.T, b []byte) *debug.BuildInfo {
 	return bi
 }
 
-// A release of real size. CKS_ETCD_DIR names a directory with etcd and etcdctl
-// as they are released or built; without it the other tests have to do.
-func TestVerifyRealEtcd(t *testing.T) {
-	dir := os.Getenv("CKS_ETCD_DIR")
-	if dir == "" {
-		t.Skip("CKS_ETCD_DIR is not set")
-	}
-	file := filepath.Join(t.TempDir(), "etcd.tar.gz")
-	out, err := os.Create(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer out.Close()
-	if err := archivetest.WriteRelease(out, "3.4.0", "amd64", dir); err != nil {
-		t.Fatal(err)
-	}
-	in, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	var res *Result
-	peak := peakHeap(func() {
-		res, err = Verify(t.Context(), in, Want{}, NewTempSink(t.TempDir()))
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%+v, peak %d KiB", res, peak>>10)
-	if CompareVersions(res.Version, "3.5.0") < 0 {
-		t.Errorf("version %q is that of the directory, not of the program", res.Version)
-	}
-	if peak > maxHeap {
-		t.Errorf("peak heap %d KiB, want at most %d", peak>>10, maxHeap>>10)
-	}
-	sameBuildInfo(t, filepath.Join(dir, "etcd"))
-}
-
 // The programs that archivetest makes up are understood by the standard
 // library, and run where they can.
 func TestMadeUpPrograms(t *testing.T) {
