@@ -17,8 +17,11 @@ func clean(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return runeWidth(r) == 0 }) {
 		return s
 	}
-	marks := maxMarks // none at the beginning: it would join the cell before
-	s = strings.Map(func(r rune) rune {
+	// No mark at the beginning, nor what such marks leave bare: it would join the
+	// cell before.
+	s = strings.TrimLeftFunc(s, func(r rune) bool { return r == ' ' || runeWidth(r) == 0 })
+	marks := 0
+	return strings.Map(func(r rune) rune {
 		if runeWidth(r) > 0 {
 			marks = 0
 			return r
@@ -28,7 +31,6 @@ func clean(s string) string {
 		}
 		return r
 	}, s)
-	return strings.TrimLeft(s, " ") // what stood behind such a mark
 }
 
 // wide holds the characters that take two columns: those of East Asian Width W
