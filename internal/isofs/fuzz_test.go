@@ -10,15 +10,18 @@ import (
 	"cks-etcd/internal/isofs/isotest"
 )
 
-// metadata is an image without its system area, which nobody reads: the
+// metadata is an image without its system area, which reads as zeros: the
 // mutations go where they matter.
 type metadata []byte
 
 func (m metadata) ReadAt(p []byte, off int64) (int, error) {
-	if off -= systemArea * sectorSize; off >= int64(len(m)) || off < 0 {
-		return 0, io.EOF
+	zeros := int(min(max(systemArea*sectorSize-off, 0), int64(len(p))))
+	clear(p[:zeros])
+	off = max(off-systemArea*sectorSize, 0)
+	if off >= int64(len(m)) && zeros < len(p) {
+		return zeros, io.EOF
 	}
-	n := copy(p, m[off:])
+	n := zeros + copy(p[zeros:], m[min(off, int64(len(m))):])
 	if n < len(p) {
 		return n, io.EOF
 	}
