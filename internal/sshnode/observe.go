@@ -192,7 +192,7 @@ func parseUnit(s section) (map[string]string, error) {
 
 // fill sets what the unit's properties say in s.
 func fill(s *stability.Sample, unit map[string]string) {
-	s.State = stateOf(unit)
+	s.State = stability.StateOf(unit["ActiveState"], unit["SubState"])
 	if v := unit["InvocationID"]; invocation.MatchString(v) {
 		s.Invocation = v
 	}
@@ -206,29 +206,6 @@ func fill(s *stability.Sample, unit map[string]string) {
 		s.ActiveSince = n
 	}
 	s.Detail = detail(s.State, unit)
-}
-
-// stateOf maps ActiveState and SubState.
-func stateOf(unit map[string]string) stability.State {
-	// systemd 254 passes through these on the way to its automatic restart.
-	switch unit["SubState"] {
-	case "dead-before-auto-restart", "failed-before-auto-restart", "auto-restart", "auto-restart-queued":
-		return stability.Activating
-	}
-	switch unit["ActiveState"] {
-	case "active", "reloading", "refreshing":
-		return stability.Active
-	case "activating":
-		return stability.Activating
-	case "deactivating":
-		return stability.Deactivating
-	case "failed":
-		return stability.Failed
-	case "inactive":
-		return stability.Inactive
-	default:
-		return stability.Unknown
-	}
 }
 
 // detail words what people want to know beyond the state.

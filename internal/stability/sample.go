@@ -40,6 +40,30 @@ func (s State) String() string {
 	}
 }
 
+// StateOf maps a unit's ActiveState and SubState, as D-Bus and systemctl show
+// give them, to the states that are judged. Anything else is Unknown.
+func StateOf(activeState, subState string) State {
+	// systemd 254 passes through these on the way to its automatic restart.
+	switch subState {
+	case "dead-before-auto-restart", "failed-before-auto-restart", "auto-restart", "auto-restart-queued":
+		return Activating
+	}
+	switch activeState {
+	case "active", "reloading", "refreshing":
+		return Active
+	case "activating":
+		return Activating
+	case "deactivating":
+		return Deactivating
+	case "failed":
+		return Failed
+	case "inactive":
+		return Inactive
+	default:
+		return Unknown
+	}
+}
+
 // RestartsUnknown is the value of Sample.Restarts where NRestarts is not
 // available (systemd before 235).
 const RestartsUnknown int64 = -1

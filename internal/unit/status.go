@@ -174,28 +174,8 @@ func decode(name string, p properties) Status {
 	return s
 }
 
-// state maps systemd's ActiveState to the states that stability judges.
-func (s Status) state() stability.State {
-	// systemd 254 passes through these on the way to its automatic restart.
-	switch s.SubState {
-	case "dead-before-auto-restart", "failed-before-auto-restart", "auto-restart", "auto-restart-queued":
-		return stability.Activating
-	}
-	switch s.ActiveState {
-	case "active", "reloading", "refreshing":
-		return stability.Active
-	case "activating":
-		return stability.Activating
-	case "deactivating":
-		return stability.Deactivating
-	case "failed":
-		return stability.Failed
-	case "inactive":
-		return stability.Inactive
-	default:
-		return stability.Unknown
-	}
-}
+// state is the state that stability judges.
+func (s Status) state() stability.State { return stability.StateOf(s.ActiveState, s.SubState) }
 
 // Sample returns what s says to a stability.Run. The time is that of the look,
 // bootID the machine's boot or "".
