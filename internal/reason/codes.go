@@ -29,6 +29,45 @@ const (
 	ArchiveMissing Code = "archive-missing"
 )
 
+// Outcomes of asking an image for files.
+const (
+	Included      Code = "included"       // the file asked for is on the ISO
+	FileMissing   Code = "file-missing"   // a file other than the etcd archive is not on the ISO
+	NotISO        Code = "iso-not-iso"    // whatever it is, it is no ISO 9660 image
+	ISOTruncated  Code = "iso-truncated"  // the image is shorter than what it describes
+	ISOIncomplete Code = "iso-incomplete" // not, or not wholly, on its storage yet
+	NoISOs        Code = "no-isos"        // nothing to look at
+)
+
+// Outcomes of reaching an image.
+const (
+	SourceMissing     Code = "source-missing"
+	SourceDenied      Code = "source-denied"
+	SourceUnreachable Code = "source-unreachable"
+	SourceStalled     Code = "source-stalled" // a read did not end in time
+	SourceChanged     Code = "source-changed" // became another one while it was read
+	SourceNoRanges    Code = "source-no-ranges"
+	SourceBadAnswer   Code = "source-bad-answer" // a server's answer is not what was asked for
+	SourceUnsupported Code = "source-unsupported"
+)
+
+// Outcomes of keeping answers.
+const (
+	AnswersBusy       Code = "answers-busy" // another process has the file
+	AnswersDamaged    Code = "answers-damaged"
+	AnswersNewer      Code = "answers-newer" // written by a newer version
+	AnswersUnwritable Code = "answers-unwritable"
+)
+
+// Outcomes of a cluster request, besides what is known of the ISO.
+const (
+	NotAsked       Code = "no-etcd-nodes-asked" // the request has no etcd nodes: nothing is looked at
+	AdmitUnchecked Code = "admitted-unchecked"  // allowed since nobody could tell
+	NoCopy         Code = "iso-no-copy"         // no copy of the ISO in the zone asked for
+	DirectDownload Code = "iso-direct-download" // never on secondary storage
+	ListenFailed   Code = "listen-failed"
+)
+
 // Outcomes of verifying the etcd archive.
 const (
 	ArchiveUnreadable    Code = "archive-unreadable" // the medium failed while it was read
@@ -130,6 +169,33 @@ var table = []Info{
 	{ISOUnreadable, Unknown, ExitUnknown, "ISO cannot be read", "detach and attach the ISO; check the secondary storage that serves it"},
 	{ISODamaged, Unknown, ExitUnknown, "ISO is damaged", "register the ISO again from a complete copy"},
 	{ArchiveMissing, Permanent, ExitNo, "etcd archive missing", "rebuild the ISO with an etcd version (last argument of create-kubernetes-binaries-iso.sh) and register it"},
+
+	{Included, OK, ExitYes, "on the ISO", "nothing to do"},
+	{FileMissing, Permanent, ExitNo, "file missing", "list the image with 'etcd-fleet iso ls'"},
+	{NotISO, Unknown, ExitUnknown, "not an ISO image", "look at the file; a failed download often leaves an error page"},
+	{ISOTruncated, Unknown, ExitUnknown, "truncated", "copy or register the ISO again"},
+	{ISOIncomplete, Transient, ExitUnknown, "ISO is not complete", "wait for the download, or see the ISO's status in CloudStack"},
+	{NoISOs, Permanent, ExitUsage, "no ISOs", "name ISO files, directories that hold some, block devices or URLs"},
+
+	{SourceMissing, Unknown, ExitUnknown, "not found", "check the name; on secondary storage, register the ISO again"},
+	{SourceDenied, Permanent, ExitUnknown, "access refused", "check permissions; for a URL see --netrc and --header"},
+	{SourceUnreachable, Transient, ExitUnknown, "cannot be reached", "check the storage or server, and the network between"},
+	{SourceStalled, Transient, ExitUnknown, "no answer in time", "check the storage or server; a hung NFS mount needs its server back"},
+	{SourceChanged, Transient, ExitUnknown, "changed while it was read", "run the command again when nobody writes to it"},
+	{SourceNoRanges, Permanent, ExitUnknown, "server gives no ranges", "use --download to read all of it"},
+	{SourceBadAnswer, Unknown, ExitUnknown, "server's answer cannot be used", "see what lies between: a proxy or cache may change answers"},
+	{SourceUnsupported, Permanent, ExitUnknown, "kind of storage not supported", "name a path where it is mounted, or an http or https URL"},
+
+	{AnswersBusy, Transient, ExitUnknown, "answers are in use", "try again; 'fuser' tells who holds the file"},
+	{AnswersDamaged, Permanent, ExitUnknown, "answers are damaged", "run the command with --rebuild to set the file aside and begin anew"},
+	{AnswersNewer, Permanent, ExitUnknown, "answers are of a newer version", "use that version of etcd-fleet, or another --answers file"},
+	{AnswersUnwritable, Unknown, ExitUnknown, "answers cannot be kept", "check space, owner and mode of the file, or choose another with --answers"},
+
+	{NotAsked, OK, ExitYes, "no etcd nodes asked for", "nothing to do"},
+	{AdmitUnchecked, OK, ExitYes, "allowed, unchecked", "check the ISO with 'etcd-fleet iso check'"},
+	{NoCopy, Unknown, ExitUnknown, "no copy of the ISO", "see where the ISO is with 'etcd-fleet iso list'"},
+	{DirectDownload, Unknown, ExitUnknown, "ISO is downloaded by the hosts directly", "check the URL it is downloaded from"},
+	{ListenFailed, Permanent, ExitUsage, "cannot listen", "check the listen address in the configuration"},
 
 	{ArchiveUnreadable, Unknown, ExitUnknown, "etcd archive cannot be read", "detach and attach the ISO; check the secondary storage that serves it"},
 	{ArchiveEmpty, Permanent, ExitNo, "etcd archive is empty", "the download failed when the ISO was built; rebuild the ISO"},
