@@ -26,7 +26,12 @@ type schema map[string]any
 
 func readSchema(t *testing.T) schema {
 	t.Helper()
-	b, err := os.ReadFile(schemaFile)
+	return readSchemaFile(t, schemaFile)
+}
+
+func readSchemaFile(t *testing.T, name string) schema {
+	t.Helper()
+	b, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ type Options struct {
 	Plain    bool      // lines, also on a terminal
 	Quiet    bool      // no progress: only notes and what Close is given
 	Noun     string    // what the rows are: "etcd nodes"
+	Titles   []string  // headings in place of those of NodeColumns; nil: those
 	Deadline time.Time // shown in the summary; zero: none
 }
 
@@ -277,7 +278,7 @@ func (s *Screen) take() (queue []Line, v view) {
 		queue = append(queue, Text(fmt.Sprintf("%d more lines are not shown: nobody read them in time", s.lost)))
 		s.lost = 0
 	}
-	v = view{noun: s.o.Noun, now: time.Now(), started: s.began, deadline: s.o.Deadline, longest: s.longest}
+	v = view{noun: s.o.Noun, now: time.Now(), started: s.began, deadline: s.o.Deadline, longest: s.longest, titles: s.o.Titles}
 	if s.live() {
 		v.rows = append(v.rows, s.rows...)
 	}

@@ -54,6 +54,7 @@ type view struct {
 	started  time.Time
 	deadline time.Time
 	longest  int
+	titles   []string
 }
 
 // rank orders rows by how much a reader wants to see them.
@@ -90,6 +91,9 @@ func (v view) lines(cols, rows int) []Line {
 	}
 	t := Table{Columns: NodeColumns(v.longest)}
 	t.Columns[1].Floor = stateFloor
+	for i, title := range v.titles {
+		t.Columns[i].Title = title
+	}
 	for _, r := range show {
 		t.Rows = append(t.Rows, r.Cells(v.now))
 	}
