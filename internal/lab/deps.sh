@@ -8,8 +8,9 @@ set -eu
 #   genisoimage xorriso             making ISO images (genisoimage also holds isoinfo)
 #   libarchive-tools fuseiso        bsdtar, which reads them, and a mount of them that needs no kernel support
 #   openssh-server                  a real sshd to look at nodes through
+#   nginx-light                     a real web server to read images from
 #   gcc libc6-dev                   the race detector
-packages="mmdebstrap iproute2 openssh-client genisoimage xorriso libarchive-tools fuseiso openssh-server gcc libc6-dev ca-certificates"
+packages="mmdebstrap iproute2 openssh-client genisoimage xorriso libarchive-tools fuseiso openssh-server nginx-light gcc libc6-dev ca-certificates"
 
 missing=
 for p in $packages; do

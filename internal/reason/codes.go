@@ -41,14 +41,15 @@ const (
 
 // Outcomes of reaching an image.
 const (
-	SourceMissing     Code = "source-missing"
-	SourceDenied      Code = "source-denied"
-	SourceUnreachable Code = "source-unreachable"
-	SourceStalled     Code = "source-stalled" // a read did not end in time
-	SourceChanged     Code = "source-changed" // became another one while it was read
-	SourceNoRanges    Code = "source-no-ranges"
-	SourceBadAnswer   Code = "source-bad-answer" // a server's answer is not what was asked for
-	SourceUnsupported Code = "source-unsupported"
+	SourceMissing      Code = "source-missing"
+	SourceDenied       Code = "source-denied"
+	SourceUnreachable  Code = "source-unreachable"
+	SourceStalled      Code = "source-stalled" // a read did not end in time
+	SourceChanged      Code = "source-changed" // became another one while it was read
+	SourceNoRanges     Code = "source-no-ranges"
+	SourceBadAnswer    Code = "source-bad-answer" // a server's answer is not what was asked for
+	SourceUnsupported  Code = "source-unsupported"
+	DownloadUnwritable Code = "download-unwritable"
 )
 
 // Outcomes of keeping answers.
@@ -185,6 +186,7 @@ var table = []Info{
 	{SourceNoRanges, Permanent, ExitUnknown, "server gives no ranges", "use --download to read all of it"},
 	{SourceBadAnswer, Unknown, ExitUnknown, "server's answer cannot be used", "see what lies between: a proxy or cache may change answers"},
 	{SourceUnsupported, Permanent, ExitUnknown, "kind of storage not supported", "name a path where it is mounted, or an http or https URL"},
+	{DownloadUnwritable, Permanent, ExitUnknown, "download cannot be kept", "free some space, or choose another --temp-dir"},
 
 	{AnswersBusy, Transient, ExitUnknown, "answers are in use", "try again; 'fuser' tells who holds the file"},
 	{AnswersDamaged, Permanent, ExitUnknown, "answers are damaged", "run the command with --rebuild to set the file aside and begin anew"},
