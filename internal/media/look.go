@@ -44,9 +44,10 @@ type observation struct {
 	names  string
 }
 
-// Files that tell a Kubernetes ISO, the work of create-kubernetes-binaries-iso.sh.
-// One is enough: images are trimmed and extended by hand.
-var kubernetesFiles = []string{"k8s/kubeadm", "docker"}
+// KubernetesFiles returns the files that tell a Kubernetes ISO, the work of
+// create-kubernetes-binaries-iso.sh. One is enough: images are trimmed and
+// extended by hand.
+func KubernetesFiles() []string { return []string{"k8s/kubeadm", "docker"} }
 
 // look opens one place and looks for the archive in it.
 func look(open func() (volume, error), archive string) observation {
@@ -113,7 +114,7 @@ func observe(v volume, archive string) observation {
 		}
 		return err == nil
 	}
-	for _, name := range kubernetesFiles {
+	for _, name := range KubernetesFiles() {
 		if has(name) {
 			return observation{kind: missing, text: reason.Line(describe("Kubernetes ISO", v) + without + beside(v, archive))}
 		}
