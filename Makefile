@@ -6,7 +6,7 @@ LDFLAGS  = -s -w -X main.version=$(VERSION)
 FUZZTIME ?= 30s
 TESTFLAGS ?=
 
-.PHONY: build test unit lab lint vuln fuzz demo bench-ssh deps docs clean help
+.PHONY: build test unit lab lint vuln fuzz demo bench-ssh bench-iso deps docs clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -46,6 +46,9 @@ demo: deps build ## three real hosts become an etcd cluster; a fourth says why n
 
 bench-ssh: build ## etcd-fleet next to clush, parallel-ssh and ansible on 100 real sshds (installs them as root)
 	$(GO) run -tags lab ./fleet/bench -fleet bin/etcd-fleet
+
+bench-iso: build ## etcd-fleet next to isoinfo, xorriso, bsdtar, 7z, tar and igzip (installs them as root)
+	$(GO) run -tags lab ./fleet/isobench -fleet bin/etcd-fleet
 
 deps: ## install what tests and demo need (apt, as root)
 	@internal/lab/deps.sh
