@@ -8,6 +8,7 @@ import (
 	"io"
 	"regexp"
 	"strconv"
+	"sync"
 
 	"cks-etcd/internal/reason"
 )
@@ -55,7 +56,9 @@ type header struct {
 }
 
 // versionForm is what a version looks like.
-var versionForm = regexp.MustCompile(`^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}([-+.][0-9A-Za-z.+-]{1,64})?$`)
+var versionForm = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}([-+.][0-9A-Za-z.+-]{1,64})?$`)
+})
 
 // parseVersion reads the answer of /version.
 func parseVersion(b []byte) (*Version, error) {
@@ -66,7 +69,7 @@ func parseVersion(b []byte) (*Version, error) {
 	if err := decode(b, &a); err != nil {
 		return nil, err
 	}
-	if !versionForm.MatchString(a.Server) {
+	if !versionForm().MatchString(a.Server) {
 		return nil, fmt.Errorf("it says the version %q", reason.Line(a.Server))
 	}
 	return &Version{Server: a.Server, Cluster: reason.Line(a.Cluster)}, nil

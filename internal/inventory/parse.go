@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 
 	"cks-etcd/internal/reason"
@@ -30,7 +31,7 @@ var errPassword = errors.New("it has a password in it, which is not supported: u
 
 // loginName is what a login name may look like. A leading hyphen, white space
 // and shell characters have no business in one.
-var loginName = regexp.MustCompile(`^[A-Za-z0-9_.@\\+][A-Za-z0-9_.@\\+$-]{0,127}$`)
+var loginName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_.@\\+][A-Za-z0-9_.@\\+$-]{0,127}$`) })
 
 // ParseArg reads a host as it is named on a command line:
 //
@@ -116,7 +117,7 @@ func parseHost(s string) (Host, error) {
 				return Host{}, fmt.Errorf("login name: %w", err)
 			}
 		}
-		if !loginName.MatchString(user) {
+		if !loginName().MatchString(user) {
 			return Host{}, fmt.Errorf("%q is not a login name", user)
 		}
 		h.User, rest = user, host

@@ -519,7 +519,7 @@ func (d *decoder) setting(h *Host, e entry) error {
 		err = checkName(s, "name")
 	case "user":
 		h.User = s
-		if !loginName.MatchString(s) {
+		if !loginName().MatchString(s) {
 			err = fmt.Errorf("%q is not a login name", s)
 		}
 	case "port":

@@ -109,12 +109,13 @@ type Dialer struct {
 }
 
 // remotePath is what a path on the node may look like: absolute, and without
-// anything that a shell could take for something else.
-var remotePath = regexp.MustCompile(`^/[A-Za-z0-9._/@:+-]{1,255}$`)
+// anything that a shell could take for something else. Like the others, it is
+// made when it is needed: that takes longer than most commands of the program.
+var remotePath = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/[A-Za-z0-9._/@:+-]{1,255}$`) })
 
 // unitName is systemd's own rule for the name of a service (systemd.unit(5)),
 // without the backslash of escaped names.
-var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.@][A-Za-z0-9:_.@-]{0,200}\.service$`)
+var unitName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9:_.@][A-Za-z0-9:_.@-]{0,200}\.service$`) })
 
 // New checks o and reads ssh_config. Its errors carry the code usage. No
 // network is used.
@@ -129,11 +130,11 @@ func New(o Options) (*Dialer, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if !unitName.MatchString(o.Unit) {
+	if !unitName().MatchString(o.Unit) {
 		return nil, reason.New(reason.Usage, "cannot use unit %q: not the name of a service", o.Unit)
 	}
 	for _, p := range []string{o.Marker, o.State} {
-		if !remotePath.MatchString(p) {
+		if !remotePath().MatchString(p) {
 			return nil, reason.New(reason.Usage, "cannot use path %q on a node: it must be absolute and made of letters, digits and ._/@:+-", p)
 		}
 	}

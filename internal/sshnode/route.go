@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"cks-etcd/internal/inventory"
@@ -44,7 +45,7 @@ func (h hop) String() string {
 
 // loginName is what a login name may look like. A leading hyphen, white space
 // and shell characters have no business in one.
-var loginName = regexp.MustCompile(`^[A-Za-z0-9_.@\\+][A-Za-z0-9_.@\\+$-]{0,127}$`)
+var loginName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_.@\\+][A-Za-z0-9_.@\\+$-]{0,127}$`) })
 
 // route returns the hops to h in the order in which they are dialled.
 func (d *Dialer) route(h inventory.Host) ([]hop, error) {
@@ -156,7 +157,7 @@ func (d *Dialer) hop(alias, user string, port int, defaultUser string) (hop, err
 		return hop{}, reason.New(reason.Usage, "cannot use port %d of %s: it must be 1 to 65535", h.port, alias)
 	}
 	h.user = or(or(h.user, c.get(alias, "User")), defaultUser)
-	if !loginName.MatchString(h.user) {
+	if !loginName().MatchString(h.user) {
 		return hop{}, reason.New(reason.Usage, "cannot use login name %q for %s", h.user, alias)
 	}
 
