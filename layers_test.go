@@ -33,24 +33,37 @@ var layers = map[string][]string{
 	"sshnode":   {"inventory", "marker", "reason", "stability"},
 	"health":    {"reason"},
 	"poll":      {"marker", "reason", "sshnode", "stability"},
+	"inspect":   {"archive", "isofs", "reason"},
+	"source":    {"reason", "unixfs"},
+	"store":     {"reason", "unixfs"},
+	"answers":   {"inspect", "reason", "unixfs"},
+	"scan":      {"answers", "inspect", "reason", "source", "store"},
+	"admit":     {"answers", "inspect", "reason"},
+	"watch":     {"admit", "answers", "inspect", "reason", "scan", "source", "unixfs"},
 	"cmdline":   {"reason"},
 	"term":      {"reason"},
 	"report":    {"reason", "term"},
 	"lab":       {"unixfs"},
+	"vmlab":     {"lab", "unixfs"},
 	"lab/demo":  {"archive", "isofs", "lab", "marker", "reason"},
 }
 
 // doors lists who may import a library, by the beginning of its path.
 var doors = map[string][]string{
-	"github.com/coreos/go-systemd/": {"internal/unit"},
-	"github.com/godbus/":            {"internal/unit"},
-	"golang.org/x/crypto/":          {"internal/sshnode"},
-	"github.com/skeema/knownhosts":  {"internal/sshnode"},
-	"github.com/kevinburke/":        {"internal/sshnode"},
-	"github.com/urfave/cli/":        {"nodeagent", "fleet", "internal/cmdline"},
-	"github.com/goccy/go-yaml":      {"internal/inventory"},
-	"golang.org/x/term":             {"internal/term", "fleet"},
-	"github.com/kdomanski/":         {}, // test images only
+	"github.com/coreos/go-systemd/v22/dbus":   {"internal/unit"},
+	"github.com/coreos/go-systemd/v22/daemon": {"internal/watch"},
+	"github.com/godbus/":                      {"internal/unit"},
+	"golang.org/x/crypto/":                    {"internal/sshnode"},
+	"github.com/skeema/knownhosts":            {"internal/sshnode"},
+	"github.com/kevinburke/":                  {"internal/sshnode"},
+	"github.com/urfave/cli/":                  {"nodeagent", "fleet", "internal/cmdline"},
+	"github.com/goccy/go-yaml":                {"internal/inventory", "internal/watch"},
+	"golang.org/x/term":                       {"internal/term", "fleet"},
+	"go.etcd.io/bbolt":                        {"internal/answers"},
+	"github.com/prometheus/":                  {"internal/watch"},
+	"github.com/fsnotify/":                    {"internal/watch"},
+	"net/http":                                {"internal/health", "internal/source", "internal/watch"},
+	"github.com/kdomanski/":                   {}, // test images only
 }
 
 const module = "cks-etcd/"

@@ -9,6 +9,7 @@ import (
 
 	"cks-etcd/internal/cmdline"
 	"cks-etcd/internal/inventory"
+	"cks-etcd/internal/watch"
 )
 
 // streams are the program's standard streams.
@@ -31,11 +32,13 @@ const exitStatuses = `Exit status:
 func run(ctx context.Context, args []string, std streams) error {
 	err := cmdline.Run(ctx, &cli.App{
 		Name:    "etcd-fleet",
-		Usage:   "look at CloudStack's etcd nodes from outside",
+		Usage:   "ask about CloudStack's etcd nodes and the ISOs they start from",
 		Version: version,
 		Description: `Examples:
 etcd-fleet nodes wait 203.0.113.10:50000 203.0.113.10:50001
 etcd-fleet nodes status --inventory hosts.yaml -o json
+etcd-fleet iso check setup-v1.33.1-x86_64.iso /mnt/secondary
+etcd-fleet admit --etcd-nodes 3 --iso 203 --zone zone1 --version v1.33.1
 etcd-fleet completion bash >/etc/bash_completion.d/etcd-fleet`,
 		Commands: []*cli.Command{
 			{
@@ -43,10 +46,13 @@ etcd-fleet completion bash >/etc/bash_completion.d/etcd-fleet`,
 				Usage:       "look at etcd nodes over SSH",
 				Subcommands: []*cli.Command{waitCommand(std), statusCommand(std)},
 			},
+			isoCommand(std),
+			admitCommand(std),
+			watchCommand(std),
 			completionCommand(std),
 		},
 		EnableBashCompletion: true,
 	}, args, std.out, std.err)
-	fmt.Fprint(std.err, inventory.Detail(err)) // the place in a file that is at fault
+	fmt.Fprint(std.err, inventory.Detail(err), watch.Detail(err)) // the place in a file that is at fault
 	return err
 }

@@ -18,6 +18,7 @@ import (
 	"cks-etcd/internal/reason"
 	"cks-etcd/internal/report"
 	"cks-etcd/internal/sshnode"
+	"cks-etcd/internal/term"
 )
 
 // Defaults of flags.
@@ -193,7 +194,7 @@ func runNodes(ctx context.Context, o nodesOptions, std streams) error {
 	for i, h := range hosts {
 		names[i] = h.Name
 	}
-	out := newOutput(std, o.output, o.quiet, deadline, names)
+	out := newOutput(std, o.output, o.quiet, term.Options{Noun: "etcd nodes", Deadline: deadline}, names)
 	for _, w := range warnings {
 		out.warn(w)
 	}
@@ -320,20 +321,30 @@ func (o *nodesOptions) hosts(ctx context.Context, in io.Reader) ([]inventory.Hos
 // readList reads the hosts on standard input, which may be a terminal: a
 // read that does not end is left behind when ctx ends.
 func readList(ctx context.Context, in io.Reader) ([]inventory.Host, error) {
+	hosts, err := await(ctx, func() ([]inventory.Host, error) { return inventory.ReadList(in) })
+	if ctx.Err() != nil && err == context.Cause(ctx) {
+		return nil, reason.New(reason.Interrupted, "reading the list of hosts: %w", err)
+	}
+	return hosts, err
+}
+
+// await runs f, and leaves it behind with ctx's cause when ctx ends first.
+func await[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	type result struct {
-		hosts []inventory.Host
-		err   error
+		v   T
+		err error
 	}
 	c := make(chan result, 1)
 	go func() {
-		hosts, err := inventory.ReadList(in)
-		c <- result{hosts, err}
+		v, err := f()
+		c <- result{v, err}
 	}()
 	select {
 	case r := <-c:
-		return r.hosts, r.err
+		return r.v, r.err
 	case <-ctx.Done():
-		return nil, reason.New(reason.Interrupted, "reading the list of hosts: %w", context.Cause(ctx))
+		var zero T
+		return zero, context.Cause(ctx)
 	}
 }
 

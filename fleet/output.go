@@ -31,15 +31,16 @@ type output struct {
 	format string
 	jsonl  *report.JSONL // nil: another format
 	screen *term.Screen
+	live   bool // there is a table that is drawn in place
 	began  time.Time
-	err    error // the first error of standard output while running
 
 	mu     sync.Mutex
+	err    error    // the first error of standard output while running
 	warned []string // shown on standard error already
 }
 
-// newOutput begins to show the nodes of names.
-func newOutput(std streams, format string, quiet bool, deadline time.Time, names []string) *output {
+// newOutput begins to show the things of names, as show says.
+func newOutput(std streams, format string, quiet bool, show term.Options, names []string) *output {
 	o := &output{std: std, format: format, began: time.Now()}
 	style := term.Detect(std.err, os.Getenv)
 	if format == "jsonl" {
@@ -47,9 +48,9 @@ func newOutput(std streams, format string, quiet bool, deadline time.Time, names
 		// The same terminal cannot hold a live table and lines of JSON.
 		quiet = quiet || term.Detect(std.out, os.Getenv).TTY != nil || style.TTY == nil
 	}
-	o.screen = term.Start(term.Options{
-		Out: std.err, Style: style, Quiet: quiet, Noun: "etcd nodes", Deadline: deadline,
-	}, names)
+	o.live = style.Live && style.TTY != nil && !quiet
+	show.Out, show.Style, show.Quiet = std.err, style, quiet
+	o.screen = term.Start(show, names)
 	return o
 }
 
@@ -79,21 +80,30 @@ func (o *output) abandon() {
 }
 
 func (o *output) keep(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if o.err == nil {
 		o.err = err
 	}
 }
 
-// finish takes the live table away and writes the report.
-func (o *output) finish(r report.Report) error {
+// close takes the live table away, and returns the warnings that the report
+// has to repeat.
+func (o *output) close() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
 	o.keep(o.screen.Close(ctx, func(int) []term.Line { return nil }))
-	if o.format != "table" { // people have seen them
-		o.mu.Lock()
-		r.Warnings = slices.Concat(o.warned, r.Warnings)
-		o.mu.Unlock()
+	if o.format == "table" { // people have seen them
+		return nil
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.warned)
+}
+
+// finish takes the live table away and writes the report.
+func (o *output) finish(r report.Report) error {
+	r.Warnings = slices.Concat(o.close(), r.Warnings)
 	o.keep(write(o.std.out, o.format, o.jsonl, report.Complete(r, inventory.FoldNames)))
 	return o.err
 }
@@ -111,6 +121,34 @@ func write(w io.Writer, format string, jsonl *report.JSONL, r report.Report) err
 	case "junit":
 		return report.WriteJUnit(w, r)
 	}
+	return writeTable(w, func(cols int) []term.Line { return report.Table(r, cols, inventory.FoldNames) })
+}
+
+// finishISOs is finish for a report on images.
+func (o *output) finishISOs(r report.ISOReport) error {
+	r.Warnings = slices.Concat(o.close(), r.Warnings)
+	o.keep(writeISOs(o.std.out, o.format, o.jsonl, report.CompleteISO(r)))
+	return o.err
+}
+
+// writeISOs writes a complete report on images in the given format.
+func writeISOs(w io.Writer, format string, jsonl *report.JSONL, r report.ISOReport) error {
+	switch format {
+	case "json":
+		return report.WriteISOJSON(w, r)
+	case "jsonl":
+		if jsonl == nil {
+			jsonl = report.NewJSONL(w)
+		}
+		return jsonl.ISOReport(r)
+	case "junit":
+		return report.WriteISOJUnit(w, r)
+	}
+	return writeTable(w, func(cols int) []term.Line { return report.ISOTable(r, cols) })
+}
+
+// writeTable writes lines that fit w, should it be a terminal.
+func writeTable(w io.Writer, lines func(cols int) []term.Line) error {
 	style := term.Detect(w, os.Getenv)
 	cols := 0
 	if style.TTY != nil {
@@ -118,7 +156,7 @@ func write(w io.Writer, format string, jsonl *report.JSONL, r report.Report) err
 			cols = c
 		}
 	}
-	return term.WriteLines(w, report.Table(r, cols, inventory.FoldNames), style.Colour)
+	return term.WriteLines(w, lines(cols), style.Colour)
 }
 
 // noteHandler is a slog handler that shows records on the screen.
@@ -131,22 +169,27 @@ type noteHandler struct {
 func (h *noteHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= h.level }
 
 func (h *noteHandler) Handle(_ context.Context, r slog.Record) error {
+	if text := recordText(r, h.attrs); r.Level >= slog.LevelWarn {
+		h.out.warn(text)
+	} else {
+		h.out.screen.Note(term.Line{{Text: text, Tone: term.Faint}})
+	}
+	return nil
+}
+
+// recordText is a log record in one line for people.
+func recordText(r slog.Record, attrs []slog.Attr) string {
 	var b strings.Builder
 	b.WriteString(r.Message)
 	add := func(a slog.Attr) bool {
 		fmt.Fprintf(&b, " %s=%s", a.Key, reason.Line(fmt.Sprint(a.Value.Any())))
 		return true
 	}
-	for _, a := range h.attrs {
+	for _, a := range attrs {
 		add(a)
 	}
 	r.Attrs(add)
-	if r.Level >= slog.LevelWarn {
-		h.out.warn(b.String())
-	} else {
-		h.out.screen.Note(term.Line{{Text: b.String(), Tone: term.Faint}})
-	}
-	return nil
+	return b.String()
 }
 
 func (h *noteHandler) WithAttrs(as []slog.Attr) slog.Handler {

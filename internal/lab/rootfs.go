@@ -23,6 +23,7 @@ var hostPackages = []string{
 	"openssh-server", "sudo", "cloud-init", // how CloudStack's nodes are set up and reached
 	"iproute2", "iputils-ping", "netbase", "procps", "util-linux", "eject", "tar", "gzip",
 	"fuseiso", // mounts ISO images where the kernel has no iso9660
+	"curl",    // asks the daemon
 }
 
 // rootfsArgs are mmdebstrap's arguments before suite, target and mirrors.

@@ -123,11 +123,12 @@ func (f FileResult) complete() FileResult {
 
 func (f *FileResult) ok() bool { return f.Value == ValueIncluded }
 
-// note is what the table says beside the answer.
-func (f *FileResult) note() string {
+// note is what the table says beside the answer of the image of that name, whose
+// row has the name already.
+func (f *FileResult) note(iso string) string {
 	var parts []string
 	if !f.ok() {
-		parts = append(parts, because(f.Message, f.Code))
+		parts = append(parts, strings.Replace(because(f.Message, f.Code), iso+": ", "", 1))
 	}
 	return strings.Join(append(parts, f.Notes...), "; ")
 }

@@ -24,7 +24,7 @@ func ISORow(i ISOResult) term.Row {
 		if t := valueTones[f.Value]; t > r.Tone {
 			r.State, r.Tone = f.Value, t
 		}
-		if n := f.note(); !f.ok() && r.Reason == "" {
+		if n := f.note(i.ISO); !f.ok() && r.Reason == "" {
 			r.Reason = n
 		}
 	}
@@ -90,7 +90,7 @@ func isoTableOf(r ISOReport) (term.Table, []isoNote) {
 			}
 			return term.Cell{Text: f.Checked.Local().Format("2006-01-02 15:04")}
 		}},
-		{term.Column{Title: "NOTE", Min: 12, Drop: 3}, func(_ *ISOResult, f *FileResult) term.Cell { return term.Cell{Text: f.note()} }},
+		{term.Column{Title: "NOTE", Min: 12, Drop: 3}, func(i *ISOResult, f *FileResult) term.Cell { return term.Cell{Text: f.note(i.ISO)} }},
 	}
 	var t term.Table
 	var notes []isoNote
@@ -106,7 +106,7 @@ func isoTableOf(r ISOReport) (term.Table, []isoNote) {
 				row = append(row, cell)
 			}
 			rows = append(rows, row)
-			notes = append(notes, isoNote{i.ISO, i.Files[m].note()})
+			notes = append(notes, isoNote{i.ISO, i.Files[m].note(i.ISO)})
 		}
 	}
 	for c := range all {

@@ -74,6 +74,7 @@ type Config struct {
 	FailureLimit int           // background looks at a copy that may fail; 0: DefaultFailureLimit
 	Jobs         int           // looks at once in one store or at one server; 0: DefaultJobs
 	LookTimeout  time.Duration // of one look at one copy; 0: DefaultLookTimeout
+	ReadTimeout  time.Duration // of one call to a store's file system, as New was given it; 0: that of package store
 	// Retry is the least time until a round tries a copy again that has failed. It
 	// keeps rounds that events bring forward from using up the tries. 0: the next
 	// round tries again; with Run, half its interval.
@@ -178,7 +179,7 @@ func New(c Config, a Answers, o *source.Opener, log *slog.Logger) *Scanner {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return build(c, a, opener{o}, directories{log}, log)
+	return build(c, a, opener{o}, directories{c.ReadTimeout, log}, log)
 }
 
 func build(c Config, a Answers, i images, s stores, log *slog.Logger) *Scanner {
@@ -248,14 +249,17 @@ func (o opener) Open(ctx context.Context, name string) (image, error) {
 }
 
 // directories are the stores of package store.
-type directories struct{ log *slog.Logger }
+type directories struct {
+	timeout time.Duration
+	log     *slog.Logger
+}
 
 func (d directories) Walk(ctx context.Context, root string, each func(store.Copy) error) error {
-	return store.Walk(ctx, root, store.Options{Log: d.log}, each)
+	return store.Walk(ctx, root, store.Options{Timeout: d.timeout, Log: d.log}, each)
 }
 
 func (d directories) Template(ctx context.Context, root, id string) ([]store.Copy, error) {
-	return store.Template(ctx, root, id, store.Options{Log: d.log})
+	return store.Template(ctx, root, id, store.Options{Timeout: d.timeout, Log: d.log})
 }
 
 // title is the name of the ISO for people.

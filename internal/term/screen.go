@@ -122,7 +122,7 @@ func (s *Screen) Update(r Row) {
 			}
 			s.push(Line{
 				{Text: Elapsed(time.Since(s.began)), Pad: 7},
-				{Text: r.Name, Pad: min(s.longest, maxPlainName) + gap},
+				{Text: r.Name, Pad: max(min(s.longest, maxPlainName), Width(clean(r.Name))) + gap},
 				{Text: state, Tone: r.Tone, Pad: stateFloor + 4 + gap},
 				{Text: r.Reason},
 			})
