@@ -67,6 +67,7 @@ const (
 	NoCopy         Code = "iso-no-copy"         // no copy of the ISO in the zone asked for
 	DirectDownload Code = "iso-direct-download" // never on secondary storage
 	ListenFailed   Code = "listen-failed"
+	Unauthorized   Code = "unauthorized" // of the daemon's API
 )
 
 // Outcomes of verifying the etcd archive.
@@ -197,6 +198,7 @@ var table = []Info{
 	{AdmitUnchecked, OK, ExitYes, "allowed, unchecked", "check the ISO with 'etcd-fleet iso check'"},
 	{NoCopy, Unknown, ExitUnknown, "no copy of the ISO", "see where the ISO is with 'etcd-fleet iso list'"},
 	{DirectDownload, Unknown, ExitUnknown, "ISO is downloaded by the hosts directly", "check the URL it is downloaded from"},
+	{Unauthorized, Permanent, ExitUsage, "not authorized", "send the token of token_file as 'Authorization: Bearer TOKEN', or ask on the unix socket"},
 	{ListenFailed, Permanent, ExitUsage, "cannot listen", "check the listen address in the configuration"},
 
 	{ArchiveUnreadable, Unknown, ExitUnknown, "etcd archive cannot be read", "detach and attach the ISO; check the secondary storage that serves it"},

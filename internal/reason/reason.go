@@ -7,6 +7,7 @@
 package reason
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -134,6 +135,24 @@ func HintOf(err error) string {
 		return Line(e.Hint)
 	}
 	return Lookup(Of(err)).Hint
+}
+
+// Ended is the outcome of something that ctx kept from its end: that of ctx's
+// cause where it has a code, SourceStalled for a deadline, else Interrupted. The
+// format says what was being done.
+func Ended(ctx context.Context, format string, args ...any) *Error {
+	cause := context.Cause(ctx)
+	what := fmt.Sprintf(format, args...)
+	var e *Error
+	switch {
+	case errors.As(cause, &e) && e.Err == nil:
+		return &Error{Code: e.Code, Err: errors.New(what), Hint: e.Hint}
+	case e != nil:
+		return &Error{Code: e.Code, Err: fmt.Errorf("%s: %w", what, e.Err), Hint: e.Hint}
+	case errors.Is(cause, context.DeadlineExceeded):
+		return New(SourceStalled, "%s: %w", what, cause)
+	}
+	return New(Interrupted, "%s: %w", what, cause)
 }
 
 // Exit returns the exit status for err alone.
