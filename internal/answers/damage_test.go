@@ -85,6 +85,9 @@ func inUse(t testing.TB, b []byte) int {
 // TestDamage has files that are none of answers. Each is named, nothing about
 // it changes unless that was asked for, and then the old one is still there.
 func TestDamage(t *testing.T) {
+	if withoutRaces(t) {
+		return
+	}
 	valid, _, _ := sample(t, 300)
 	used := inUse(t, valid)
 	page := os.Getpagesize()
@@ -253,6 +256,9 @@ func sumMetas(b []byte) {
 // damaged, or everything that is read is what was written, and what is not read
 // is named.
 func TestFlippedBits(t *testing.T) {
+	if withoutRaces(t) {
+		return
+	}
 	valid, want, before := sample(t, 40)
 	flips := 1500
 	if testing.Short() {
@@ -316,6 +322,9 @@ func TestFlippedBits(t *testing.T) {
 
 // TestLostPages zeroes each page in turn, and puts each in another's place.
 func TestLostPages(t *testing.T) {
+	if withoutRaces(t) {
+		return
+	}
 	valid, want, before := sample(t, 40)
 	page, used := os.Getpagesize(), inUse(t, valid)
 	for name, change := range map[string]func(b []byte, at int){

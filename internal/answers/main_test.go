@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,7 +28,46 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	if plainDir != "" {
+		os.RemoveAll(plainDir)
+	}
+	os.Exit(status)
+}
+
+var (
+	plainOnce sync.Once
+	plainDir  string // with the test binary without the race detector
+	plainErr  error
+)
+
+// withoutRaces runs the calling test in a binary without the race detector, if
+// this one has it, and reports whether it did. It is for tests that have no
+// goroutines to look at, and that the detector makes ten times slower.
+func withoutRaces(t *testing.T) bool {
+	t.Helper()
+	if !raceDetector || testing.Short() {
+		return false
+	}
+	plainOnce.Do(func() {
+		if plainDir, plainErr = os.MkdirTemp("", "answers"); plainErr != nil {
+			return
+		}
+		out, err := exec.Command("go", "test", "-c", "-tags", "lab", "-o", filepath.Join(plainDir, "answers.test"), ".").CombinedOutput()
+		if err != nil {
+			plainErr = fmt.Errorf("%w: %s", err, out)
+		}
+	})
+	if plainErr != nil {
+		t.Fatal(plainErr)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(plainDir, "answers.test"), "-test.v", "-test.run", "^"+t.Name()+"$")
+	out, err := cmd.CombinedOutput()
+	t.Logf("without the race detector:\n%s", out)
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
+		t.Errorf("%v", err)
+	}
+	return true
 }
 
 // began is when the answers of the tests were found.

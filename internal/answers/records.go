@@ -80,9 +80,10 @@ func (s *Store) All(ctx context.Context) ([]Answer, []Failure, error) {
 }
 
 // Put keeps answers, all of them or none, and forgets the failures of the same
-// image and file, and what older rules said. An answer that is not deep does not replace one that is and
-// that was found by the same rules: the image is the same, and more of it was
-// read. Text is cut to reason.MaxLine bytes, and Included needs no Code.
+// image and file, and what older rules said. An answer that is not deep does not
+// replace one that is and that was found by the same rules: the image is the same,
+// and more of it was read. Text is cut to reason.MaxLine bytes, and Included needs
+// no Code.
 //
 // It is an error to put inspect.Unknown: what nobody could tell is a Failure.
 func (s *Store) Put(ctx context.Context, answers ...Answer) error {

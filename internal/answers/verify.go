@@ -181,8 +181,8 @@ type element struct {
 	child uint64 // of a branch's
 }
 
-// tree checks the node id and all below it. Keys are at least low and less than
-// high, where these are not nil.
+// tree checks the node id and all below it. Its first key is low and all are less
+// than high, where these are not nil.
 func (c *checker) tree(ctx context.Context, id uint64, low, high []byte, depth int) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -195,13 +195,19 @@ func (c *checker) tree(ctx context.Context, id uint64, low, high []byte, depth i
 	if !leaf && (flags != flagBranch || count == 0) {
 		return fmt.Errorf("page %d is neither a leaf nor a branch with children", id)
 	}
+	if leaf && count == 0 && low != nil {
+		return fmt.Errorf("page %d is a leaf without records", id) // only the root of a bucket may be
+	}
 	elements, err := parse(b, count, leaf)
 	if err != nil {
 		return fmt.Errorf("page %d: %w", id, err)
 	}
+	if low != nil && !bytes.Equal(elements[0].key, low) {
+		// bbolt finds a node in its parent by this key when it writes it anew.
+		return fmt.Errorf("page %d does not begin with the key that its parent has", id)
+	}
 	for i, e := range elements {
 		if i > 0 && bytes.Compare(elements[i-1].key, e.key) >= 0 ||
-			i == 0 && low != nil && bytes.Compare(e.key, low) < 0 ||
 			high != nil && bytes.Compare(e.key, high) >= 0 {
 			return fmt.Errorf("page %d: key %d is out of order", id, i)
 		}
@@ -303,6 +309,9 @@ func parse(b []byte, count int, leaf bool) ([]element, error) {
 	next := int64(headerSize + count*elementSize)
 	if next > int64(len(b)) {
 		return nil, fmt.Errorf("%d elements in %d bytes", count, len(b))
+	}
+	if count == 0 && len(bytes.Trim(b[headerSize:], "\x00")) > 0 {
+		return nil, errors.New("it has content and no elements") // bbolt writes pages that begin as zeros
 	}
 	elements := make([]element, count)
 	for i := range elements {
