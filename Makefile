@@ -6,7 +6,7 @@ LDFLAGS  = -s -w -X main.version=$(VERSION)
 FUZZTIME ?= 30s
 TESTFLAGS ?=
 
-.PHONY: build test unit lab lint vuln fuzz demo bench-ssh bench-iso deps docs clean help
+.PHONY: build test unit lab lint vuln fuzz demo bench-ssh bench-iso dist dist-test deps docs clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -30,8 +30,11 @@ lint: ## formatting, vet, staticcheck, tidy modules, shell scripts, known vulner
 	$(GO) mod tidy -diff
 	$(GO) -C tools mod tidy -diff
 	$(GO) -C internal/lab/etcd mod tidy -diff
+	$(GO) -C packaging mod tidy -diff
+	$(GO) -C packaging vet -tags dist ./...
 	$(GO) build -C tools -o $(CURDIR)/bin/staticcheck honnef.co/go/tools/cmd/staticcheck
 	bin/staticcheck -tags lab ./...
+	cd packaging && ../bin/staticcheck -tags dist ./...
 	bash -n .ci/run && if command -v shellcheck >/dev/null; then shellcheck .ci/run internal/lab/*.sh tools/*.sh; fi
 	$(MAKE) --no-print-directory vuln
 
@@ -50,6 +53,13 @@ bench-ssh: build ## etcd-fleet next to clush, parallel-ssh and ansible on 100 re
 bench-iso: build ## etcd-fleet next to isoinfo, xorriso, bsdtar, 7z, tar and igzip (installs them as root)
 	$(GO) run -tags lab ./fleet/isobench -fleet bin/etcd-fleet
 
+dist: ## dist/: deb, rpm, tarballs, bill of materials, SHA256SUMS
+	$(GO) -C packaging run . -o ../dist
+
+dist-test: dist ## the packages: reproducible, lintian, install, upgrade, remove, purge
+	@internal/lab/deps.sh lintian rpm groff-base
+	$(GO) -C packaging test -tags dist -timeout 10m ./...
+
 deps: ## install what tests and demo need (apt, as root)
 	@internal/lab/deps.sh
 
@@ -57,4 +67,4 @@ docs: ## write the generated pages of docs/
 	$(GO) test ./internal/reason -run TestDocs -update
 
 clean: ## remove what was built here
-	rm -rf bin
+	rm -rf bin dist

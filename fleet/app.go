@@ -50,6 +50,14 @@ etcd-fleet completion bash >/etc/bash_completion.d/etcd-fleet`,
 			admitCommand(std),
 			watchCommand(std),
 			completionCommand(std),
+			cmdline.ManCommand(std.out, cmdline.Manual{
+				Section: 1,
+				Files: [][2]string{
+					{defaultConfig, "Configuration of the daemon."},
+					{"/var/lib/etcd-fleet/answers.db", "Answers that root and the daemon keep."},
+				},
+				SeeAlso: "etcd-nodeagent(8), ssh_config(5)",
+			}),
 		},
 		EnableBashCompletion: true,
 	}, args, std.out, std.err)

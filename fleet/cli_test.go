@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"cks-etcd/internal/archive/archivetest"
 	"cks-etcd/internal/reason"
 )
 
@@ -27,6 +29,9 @@ func TestMain(m *testing.M) {
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			return os.WriteFile(filepath.Join(env.WorkDir, "release.tar.gz"), archivetest.Archive("3.5.21", "amd64"), 0o644)
+		},
 		Condition: func(name string) (bool, error) {
 			if name != "images" {
 				return false, fmt.Errorf("unknown condition %q", name)

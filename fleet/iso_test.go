@@ -7,9 +7,12 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,4 +89,41 @@ func (n *notify) Write(p []byte) (int, error) {
 		n.then = nil
 	}
 	return n.w.Write(p)
+}
+
+// TestISOCheckURL: a presence check of a URL moves at most 64 KiB in at most 4
+// requests, and the login in the URL is shown nowhere.
+func TestISOCheckURL(t *testing.T) {
+	iso := writeISO(t)
+	old := time.Now().Add(-time.Hour) // a file of this second may change without another Last-Modified
+	if err := os.Chtimes(iso, old, old); err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		if user, password, _ := r.BasicAuth(); user != "op" || password != "s3cret" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		http.ServeFile(w, r, iso)
+	}))
+	defer server.Close()
+	var out, progress bytes.Buffer
+	url := strings.Replace(server.URL, "http://", "http://op:s3cret@", 1) + "/plain.iso"
+	err := run(t.Context(), []string{"etcd-fleet", "iso", "check", "--answers", filepath.Join(t.TempDir(), "a.db"), "-o", "json", url},
+		streams{strings.NewReader(""), &out, &progress})
+	if got := reason.Exit(err); got != reason.ExitNo {
+		t.Errorf("exit status %d, want %d: %v\n%s", got, reason.ExitNo, err, out.String())
+	}
+	var r report.ISOReport
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	if i := r.ISOs[0]; i.Requests > 4 || i.Bytes > 64<<10 || i.Requests != int(asked.Load()) || i.Key == "" {
+		t.Errorf("%d requests (the server saw %d), %d bytes, identity %q", i.Requests, asked.Load(), i.Bytes, i.Key)
+	}
+	if strings.Contains(out.String()+progress.String(), "s3cret") {
+		t.Errorf("the password is shown:\n%s%s", out.String(), progress.String())
+	}
 }

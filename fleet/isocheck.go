@@ -28,6 +28,16 @@ import (
 // latency of a network file system, few enough not to trouble it.
 const defaultJobs = 8
 
+// maxJobs bounds it: more only queue up at the storage.
+const maxJobs = 256
+
+// Answers are written when so many wait, or for so long: what a run that is killed
+// has found out is not lost.
+const (
+	keepCount = 500
+	keepEvery = 2 * time.Second
+)
+
 // quietStart is how long a run may take before it tells what it found where
 // there is no live table: the report of a short one says it soon enough.
 const quietStart = 5 * time.Second
@@ -106,8 +116,8 @@ func (o *isoCheckOptions) check() error {
 	switch {
 	case len(o.args) == 0:
 		return reason.New(reason.NoISOs, "there is nothing to look at")
-	case o.jobs < 1:
-		return reason.New(reason.Usage, "--jobs %d is below 1", o.jobs)
+	case o.jobs < 1 || o.jobs > maxJobs:
+		return reason.New(reason.Usage, "--jobs %d is not between 1 and %d", o.jobs, maxJobs)
 	case o.arch != "" && !o.deep:
 		return reason.New(reason.Usage, "--arch needs --deep")
 	case o.cached && o.forget:
@@ -141,7 +151,7 @@ func runISOCheck(c *cli.Context, o isoCheckOptions, std streams) error {
 	}
 	began := time.Now()
 	out := newOutput(std, o.output, o.quiet, term.Options{Noun: "ISOs", Titles: report.ISOTitles}, nil)
-	k := &isoChecker{o: o, out: out}
+	k := &isoChecker{o: o, out: out, kept: time.Now()}
 	reach.Progress = k.downloaded
 	if k.opener, err = source.New(reach); err != nil {
 		out.abandon()
@@ -231,7 +241,9 @@ type isoChecker struct {
 	mu      sync.Mutex
 	found   []*report.ISOResult // in the order they were found; nil: not looked at yet
 	leftOut int
-	keep    []answers.Answer
+	keep    []answers.Answer // not written yet
+	kept    time.Time        // when some were written last
+	keptErr bool             // it was said that answers are not kept
 }
 
 // An isoJob is one image to look at.
@@ -395,7 +407,11 @@ func (k *isoChecker) ask(ctx context.Context, j isoJob, r *report.ISOResult) boo
 			a.Name, a.Account, a.Template = j.copy.Name, j.copy.Account, j.copy.Template
 			k.mu.Lock()
 			k.keep = append(k.keep, a)
+			due := len(k.keep) >= keepCount || time.Since(k.kept) > keepEvery
 			k.mu.Unlock()
+			if due {
+				k.remember(ctx)
+			}
 		}
 	}
 	return answered
@@ -434,15 +450,26 @@ func (k *isoChecker) unknown(r *report.ISOResult, err error) {
 // rememberWithin bounds the keeping of answers after a Ctrl-C.
 const rememberWithin = 5 * time.Second
 
-// remember keeps what was found out, also after an interrupt: nothing that was
-// looked at is lost.
+// remember writes the answers that wait, also after an interrupt.
 func (k *isoChecker) remember(ctx context.Context) {
-	if k.answers == nil || len(k.keep) == 0 {
+	if k.answers == nil {
+		return
+	}
+	k.mu.Lock()
+	keep := k.keep
+	k.keep, k.kept = nil, time.Now()
+	k.mu.Unlock()
+	if len(keep) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rememberWithin)
 	defer cancel()
-	if err := k.answers.Put(ctx, k.keep...); err != nil {
+	err := k.answers.Put(ctx, keep...)
+	k.mu.Lock()
+	say := err != nil && !k.keptErr
+	k.keptErr = k.keptErr || err != nil
+	k.mu.Unlock()
+	if say {
 		k.out.warn(fmt.Sprintf("answers are not kept: %v; hint: %s", err, reason.HintOf(err)))
 	}
 }

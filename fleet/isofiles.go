@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"cks-etcd/internal/isofs"
 	"cks-etcd/internal/reason"
@@ -296,7 +297,7 @@ func runISOCat(c *cli.Context, o isoCatOptions, out io.Writer) error {
 		}
 		r := f.Reader()
 		if o.to != "" {
-			return writeFile(o.to, o.force, r)
+			return writeFile(c.Context, o.to, o.force, r)
 		}
 		if term.Detect(out, os.Getenv).TTY != nil {
 			if binary, err := isBinary(r); err != nil || binary {
@@ -340,14 +341,34 @@ func copyOut(w io.Writer, r io.Reader) error {
 }
 
 // writeFile writes what r has to the file of that name, which is there only once
-// it is whole. A file that was there stays, unless force is set.
-func writeFile(name string, force bool, r io.Reader) (err error) {
+// it is whole. A file that was there stays, unless force is set; what is no file
+// stays in any case.
+func writeFile(ctx context.Context, name string, force bool, r io.Reader) error {
+	// An interrupt ends the reads of r, and leaves a moment to clean up in.
+	late, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer giveUp(nil)
+	defer context.AfterFunc(ctx, func() {
+		time.AfterFunc(closePatience, func() { giveUp(context.Cause(ctx)) })
+	})()
+	_, err := await(late, func() (struct{}, error) { return struct{}{}, writeNew(name, force, r) })
+	return err
+}
+
+// maxBase is how much of a file's name stands in that of its unfinished copy: a
+// name has 255 bytes at most.
+const maxBase = 200
+
+func writeNew(name string, force bool, r io.Reader) (err error) {
 	unwritable := func(err error) error { return reason.New(reason.OutputUnwritable, "%w", err) }
-	if _, err := os.Lstat(name); err == nil && !force {
+	switch fi, err := os.Lstat(name); {
+	case err != nil:
+	case !fi.Mode().IsRegular() && fi.Mode()&fs.ModeSymlink == 0:
+		return reason.New(reason.Usage, "%s is there, and no file", name).WithHint("choose another name, or write to standard output")
+	case !force:
 		return reason.New(reason.Usage, "%s is there already", name).WithHint("choose another name, or replace it with --force")
 	}
-	dir := filepath.Dir(name)
-	temp := filepath.Join(dir, "."+filepath.Base(name)+"."+unixfs.RandomHex(8))
+	base := filepath.Base(name)
+	temp := filepath.Join(filepath.Dir(name), "."+base[:min(len(base), maxBase)]+"."+unixfs.RandomHex(8))
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return unwritable(err)
@@ -367,12 +388,17 @@ func writeFile(name string, force bool, r io.Reader) (err error) {
 	if err := f.Close(); err != nil {
 		return unwritable(err)
 	}
-	if force {
-		err = os.Rename(temp, name)
-	} else if err = os.Link(temp, name); err == nil { // fails if somebody was faster
-		err = os.Remove(temp)
+	if !force {
+		// Fails if somebody was faster. Some file systems have no links.
+		err := os.Link(temp, name)
+		switch {
+		case err == nil:
+			return os.Remove(temp)
+		case !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOTSUP):
+			return unwritable(err)
+		}
 	}
-	if err != nil {
+	if err := os.Rename(temp, name); err != nil {
 		return unwritable(err)
 	}
 	return nil

@@ -1,8 +1,8 @@
 //go:build lab && linux
 
 // Command isobench compares etcd-fleet with tools that list ISO images or read
-// archives: wall time, CPU time and peak memory for the same question about the
-// same files, in one run.
+// archives: wall and CPU time for the same question about the same files, in one
+// run.
 //
 // It needs Linux, genisoimage and about 3 GB of space for temporary files. As
 // root it installs the other tools; one that is missing is said to be.
@@ -73,10 +73,7 @@ type contest struct {
 }
 
 // A cost is what one answer took.
-type cost struct {
-	wall, cpu time.Duration
-	memory    int64 // bytes, the peak of the largest process
-}
+type cost struct{ wall, cpu time.Duration }
 
 // run measures and prints. The repetitions of the tools alternate, so that what
 // else the machine does hits them alike.
@@ -101,7 +98,7 @@ func run(ctx context.Context, o options) (err error) {
 	load, _ := os.ReadFile("/proc/loadavg")
 	first, _, _ := strings.Cut(string(load), " ")
 	fmt.Printf("All on this machine (%d CPUs, load %s when this began), files in the page cache. Medians of %d alternating repetitions;\n", runtime.NumCPU(), first, o.repetitions)
-	fmt.Println("ratios are to etcd-fleet. CPU is user and system time of the tool and all it started, memory the peak of its largest process.")
+	fmt.Println("ratios are to etcd-fleet. CPU is user and system time of the tool and all it started.")
 	for _, c := range contests {
 		costs := make([][]cost, len(c.tools))
 		missing := make([]bool, len(c.tools))
@@ -150,12 +147,11 @@ func measure(ctx context.Context, dir string, t contender) (cost, error) {
 	if !strings.Contains(string(out), t.want) {
 		return cost{}, fmt.Errorf("did not find what it was asked for: %s", reason.Line(string(out)))
 	}
-	usage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-	return cost{wall, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), usage.Maxrss << 10}, nil
+	return cost{wall, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()}, nil
 }
 
 func show(c contest, costs [][]cost, missing []bool) {
-	fmt.Printf("\n%-44s %9s %7s %9s %7s %9s\n", c.title, "wall ms", "ratio", "CPU ms", "ratio", "peak MiB")
+	fmt.Printf("\n%-44s %9s %7s %9s %7s\n", c.title, "wall ms", "ratio", "CPU ms", "ratio")
 	ms := func(costs []cost, part func(cost) float64) float64 {
 		list := make([]float64, len(costs))
 		for i, c := range costs {
@@ -166,14 +162,13 @@ func show(c contest, costs [][]cost, missing []bool) {
 	}
 	wall := func(c cost) float64 { return float64(c.wall.Microseconds()) / 1000 }
 	cpu := func(c cost) float64 { return float64(c.cpu.Microseconds()) / 1000 }
-	memory := func(c cost) float64 { return float64(c.memory) / (1 << 20) }
 	for i, t := range c.tools {
 		if missing[i] {
 			fmt.Printf("  %-42s not installed\n", t.name)
 			continue
 		}
 		w, p := ms(costs[i], wall), ms(costs[i], cpu)
-		fmt.Printf("  %-42s %9.1f %7.2f %9.1f %7.2f %9.1f\n", t.name, w, w/ms(costs[0], wall), p, p/ms(costs[0], cpu), ms(costs[i], memory))
+		fmt.Printf("  %-42s %9.1f %7.2f %9.1f %7.2f\n", t.name, w, w/ms(costs[0], wall), p, p/ms(costs[0], cpu))
 	}
 }
 

@@ -96,7 +96,16 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	found, _ := os.Lstat(abs)
+	var found fs.FileInfo
+	if o.Rebuild { // and nobody else's: a file that came later is not set aside
+		err := s.guard(ctx, "read", func(context.Context, context.Context) error {
+			found, _ = os.Lstat(abs)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
 	err = s.view(ctx, func(context.Context, *bbolt.Tx) error { return nil })
 	if o.Rebuild && found != nil && reason.Of(err) == reason.AnswersDamaged {
 		if err := s.rebuild(ctx, found); err != nil {

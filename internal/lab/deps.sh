@@ -1,5 +1,6 @@
 #!/bin/sh
-# deps.sh: install what the lab and the image tests need, with apt. Quick when all is there. Needs root only to install.
+# deps.sh [PACKAGE...]: install what the lab and the image tests need, and these, with apt. Quick when all is there. Needs
+# root only to install.
 set -eu
 
 # Packages and what they are for:
@@ -9,8 +10,9 @@ set -eu
 #   libarchive-tools fuseiso        bsdtar, which reads them, and a mount of them that needs no kernel support
 #   openssh-server                  a real sshd to look at nodes through
 #   nginx-light                     a real web server to read images from
+#   systemd                         systemd-analyze, which checks the units
 #   gcc libc6-dev                   the race detector
-packages="mmdebstrap iproute2 openssh-client genisoimage xorriso libarchive-tools fuseiso openssh-server nginx-light gcc libc6-dev ca-certificates"
+packages="mmdebstrap iproute2 openssh-client genisoimage xorriso libarchive-tools fuseiso openssh-server nginx-light systemd gcc libc6-dev ca-certificates $*"
 
 missing=
 for p in $packages; do
