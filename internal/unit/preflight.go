@@ -306,9 +306,13 @@ func existing(dir string) string {
 	return dir
 }
 
-// statfs asks the kernel about the file system of dir.
+// statfs asks the kernel about the file system of dir as systemd sees it, which
+// starts etcd: to the agent's own service most of it is read-only.
 func statfs(dir string) (fsSpace, error) {
-	s, err := unixfs.Statfs(dir)
+	s, err := unixfs.Statfs("/proc/1/root" + dir)
+	if err != nil { // not permitted
+		s, err = unixfs.Statfs(dir)
+	}
 	if err != nil {
 		return fsSpace{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
