@@ -6,7 +6,7 @@ LDFLAGS  = -s -w -X main.version=$(VERSION)
 FUZZTIME ?= 30s
 TESTFLAGS ?=
 
-.PHONY: build test unit lab lint vuln fuzz demo bench-ssh bench-iso dist dist-test deps docs clean help
+.PHONY: build test unit lab lint vuln fuzz demo bench-ssh bench-iso vm dist dist-test deps docs clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -24,16 +24,20 @@ unit: ## what needs neither root nor namespaces
 lab: deps ## only the tests on real systemd hosts, loop devices and mounts
 	$(GO) test -timeout 30m -v $(TESTFLAGS) -tags lab -run 'Lab' ./...
 
+vm: ## a real VM: boot, ISO inserted, etcd, eject, reboot, our package removed
+	@internal/lab/deps-vm.sh
+	$(GO) test -timeout 20m -v -tags 'lab vm' -run TestVM ./internal/vmlab
+
 lint: ## formatting, vet, staticcheck, tidy modules, shell scripts, known vulnerabilities
 	@fmt=$$($$($(GO) env GOROOT)/bin/gofmt -l .) && test -z "$$fmt" || { echo "gofmt would change:"; echo "$$fmt"; exit 1; }
-	$(GO) vet ./... && $(GO) vet -tags lab ./...
+	$(GO) vet ./... && $(GO) vet -tags 'lab vm' ./...
 	$(GO) mod tidy -diff
 	$(GO) -C tools mod tidy -diff
 	$(GO) -C internal/lab/etcd mod tidy -diff
 	$(GO) -C packaging mod tidy -diff
 	$(GO) -C packaging vet -tags dist ./...
 	$(GO) build -C tools -o $(CURDIR)/bin/staticcheck honnef.co/go/tools/cmd/staticcheck
-	bin/staticcheck -tags lab ./...
+	bin/staticcheck -tags lab,vm ./...
 	cd packaging && ../bin/staticcheck -tags dist ./...
 	bash -n .ci/run && if command -v shellcheck >/dev/null; then shellcheck .ci/run internal/lab/*.sh tools/*.sh; fi
 	$(MAKE) --no-print-directory vuln
@@ -67,4 +71,4 @@ docs: ## write the generated pages of docs/
 	$(GO) test ./internal/reason -run TestDocs -update
 
 clean: ## remove what was built here
-	rm -rf bin dist
+	rm -rf bin dist .dist-*

@@ -19,33 +19,36 @@ import (
 // layers lists what each package of this module may import of it. The mains
 // may import all but the other main.
 var layers = map[string][]string{
-	"reason":    {},
-	"unixfs":    {},
-	"isofs":     {},
-	"archive":   {"reason"},
-	"marker":    {"reason", "unixfs"},
-	"stability": {},
-	"media":     {"isofs", "reason", "unixfs"},
-	"install":   {"reason", "unixfs"},
-	"unit":      {"reason", "stability", "unixfs"},
-	"setup":     {"archive", "install", "marker", "media", "reason", "stability", "unit", "unixfs"},
-	"inventory": {"reason"},
-	"sshnode":   {"inventory", "marker", "reason", "stability"},
-	"health":    {"reason"},
-	"poll":      {"marker", "reason", "sshnode", "stability"},
-	"inspect":   {"archive", "isofs", "reason"},
-	"source":    {"reason", "unixfs"},
-	"store":     {"reason", "unixfs"},
-	"answers":   {"inspect", "reason", "unixfs"},
-	"scan":      {"answers", "inspect", "reason", "source", "store"},
-	"admit":     {"answers", "inspect", "reason"},
-	"watch":     {"admit", "answers", "inspect", "reason", "scan", "source", "unixfs"},
-	"cmdline":   {"reason"},
-	"term":      {"reason"},
-	"report":    {"reason", "term"},
-	"lab":       {"unixfs"},
-	"vmlab":     {"lab", "unixfs"},
-	"lab/demo":  {"archive", "isofs", "lab", "marker", "reason"},
+	"reason":      {},
+	"unixfs":      {},
+	"isofs":       {},
+	"archive":     {"reason"},
+	"marker":      {"reason", "unixfs"},
+	"stability":   {},
+	"media":       {"isofs", "reason", "unixfs"},
+	"install":     {"reason", "unixfs"},
+	"unit":        {"reason", "stability", "unixfs"},
+	"setup":       {"archive", "install", "marker", "media", "reason", "stability", "unit", "unixfs"},
+	"inventory":   {"reason"},
+	"sshnode":     {"inventory", "marker", "reason", "stability"},
+	"health":      {"reason"},
+	"poll":        {"marker", "reason", "sshnode", "stability"},
+	"inspect":     {"archive", "isofs", "reason"},
+	"fscall":      {},
+	"source":      {"fscall", "reason", "unixfs"},
+	"store":       {"fscall", "reason"},
+	"answers":     {"inspect", "reason", "unixfs"},
+	"scan":        {"answers", "fscall", "inspect", "reason", "source", "store"},
+	"admit":       {"answers", "inspect", "reason"},
+	"watch":       {"admit", "answers", "fscall", "inspect", "reason", "scan", "source", "unixfs"},
+	"cmdline":     {"reason"},
+	"term":        {"reason"},
+	"report":      {"reason", "term"},
+	"lab":         {"unixfs"},
+	"vmlab":       {"lab", "vmlab/wire"},
+	"vmlab/wire":  {},
+	"vmlab/guest": {"vmlab/wire"},
+	"lab/demo":    {"archive", "isofs", "lab", "marker", "reason"},
 }
 
 // doors lists who may import a library, by the beginning of its path.
@@ -75,7 +78,7 @@ const module = "cks-etcd/"
 func packages(t *testing.T) map[string][]string {
 	t.Helper()
 	linux := build.Default
-	linux.GOOS, linux.CgoEnabled, linux.BuildTags = "linux", false, []string{"lab"}
+	linux.GOOS, linux.CgoEnabled, linux.BuildTags = "linux", false, []string{"lab", "vm"}
 	pkgs := make(map[string][]string)
 	err := filepath.WalkDir(".", func(dir string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {

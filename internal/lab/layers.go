@@ -46,6 +46,9 @@ cloud_config_modules: [runcmd]
 cloud_final_modules: [scripts-user, final-message]
 `
 
+// cloudIdentify keeps ds-identify from switching cloud-init off where it finds no data source that it knows.
+const cloudIdentify = "policy: search,found=all,maybe=all,notfound=enabled\n"
+
 // writeLayers writes the two read-only configuration layers that lie above the root file system: "common" below
 // every host, "user" below those that have no user data and so nobody to make the user cloud for them.
 func writeLayers(dir, rootfs, publicKey string) error {
@@ -54,7 +57,7 @@ func writeLayers(dir, rootfs, publicKey string) error {
 		{common, "etc/fstab", "", 0o644},
 		{common, "etc/resolv.conf", "", 0o644},
 		{common, "usr/sbin/mount.iso9660", mountISO9660, 0o755},
-		{common, "etc/cloud/ds-identify.cfg", "policy: search,found=all,maybe=all,notfound=enabled\n", 0o644},
+		{common, "etc/cloud/ds-identify.cfg", cloudIdentify, 0o644},
 		{common, "etc/cloud/cloud.cfg.d/99-lab.cfg", cloudConfig, 0o644},
 		{user, "etc/cloud/cloud-init.disabled", "", 0o644},
 		{user, "etc/sudoers.d/cloud", "cloud ALL=(ALL) NOPASSWD:ALL\n", 0o440},
