@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"cks-etcd/internal/admit"
+	"cks-etcd/internal/answers"
 	"cks-etcd/internal/cmdline"
 	"cks-etcd/internal/reason"
 	"cks-etcd/internal/scan"
@@ -52,7 +55,7 @@ etcd-fleet admit --etcd-nodes 3 --iso 203 --store zone1=/mnt/sec -o json
 			&cli.StringFlag{Name: "iso", Usage: "`ISO` path, URL, template id or unique name", Destination: &o.request.ISO},
 			&cli.StringFlag{Name: "version", Usage: "`NAME` of the Kubernetes version, for messages", Destination: &o.request.Version},
 			&cli.StringFlag{Name: "zone", Usage: "`NAME` of the zone whose copy is read", Destination: &o.request.Zone, DefaultText: "any"},
-			&cli.DurationFlag{Name: "wait", Usage: "`DURATION` a look may take; then allowed, unchecked", Value: admit.DefaultWait, DefaultText: "10s", Destination: &o.wait},
+			&cli.DurationFlag{Name: "wait", Usage: "`DURATION` all of it may take; then allowed, unchecked", Value: admit.DefaultWait, DefaultText: "10s", Destination: &o.wait},
 			&cli.StringFlag{Name: "config", Usage: "`FILE` of etcd-fleet watch, for its stores", Destination: &o.config, DefaultText: "in /etc/etcd-fleet", EnvVars: []string{"ETCD_FLEET_CONFIG"}},
 			&cli.StringSliceFlag{Name: "store", Usage: "`[ZONE=]DIR` secondary storage; may be given again", DefaultText: "the configuration's"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` text or json", Value: "text", DefaultText: "text", Destination: &o.output},
@@ -82,48 +85,66 @@ func (o *admitOptions) check() error {
 }
 
 func runAdmit(c *cli.Context, o admitOptions, std streams) error {
+	began := time.Now()
 	if err := o.check(); err != nil {
 		return err
 	}
+	warn := warnOn(std)
+	ctx, cancel := context.WithTimeoutCause(c.Context, o.wait, reason.New(reason.SourceStalled, "it took longer than %s", o.wait))
+	defer cancel()
 	var d admit.Decision
+	done := func() error { return nil }
 	if o.request.EtcdNodes == 0 {
 		// Nothing is opened for a cluster that needs no answer.
-		d = admit.Decide(c.Context, o.request, nil, o.wait)
+		d = admit.Decide(ctx, o.request, nil, o.wait)
 	} else {
-		asker, done, err := o.asker(c, std)
-		if err != nil {
+		asker, finish, err := o.asker(ctx, c, std)
+		switch {
+		case err == nil:
+			d, done = admit.Decide(ctx, o.request, asker, o.wait), finish
+		case ctx.Err() == nil:
 			return err
+		default:
+			warn(err.Error())
+			d = admit.Unchecked(o.request, err)
 		}
-		d = admit.Decide(c.Context, o.request, asker, o.wait)
-		done()
 		if c.Context.Err() != nil && !d.Checked {
 			return reason.New(reason.Interrupted, "%w", c.Context.Err())
 		}
 	}
-	exit := reason.ExitYes
-	if !d.Allow {
-		exit = reason.ExitNo
+	d.Took = time.Since(began)
+	err := writeDecision(std.out, o.output, d)
+	// The answer is kept in what is left of the time; where there is none, there is
+	// nothing to close that the end of the program does not.
+	_, kept := await(ctx, func() (struct{}, error) { return struct{}{}, done() })
+	if kept != nil && d.Checked {
+		warn(fmt.Sprintf("the answer may not have been kept: %v", kept))
 	}
-	var err error
-	if o.output == "json" {
-		e := json.NewEncoder(std.out)
-		e.SetEscapeHTML(false)
-		e.SetIndent("", "  ")
-		err = e.Encode(watch.Verdict(d))
-	} else {
-		_, err = fmt.Fprint(std.out, admissionText(d))
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return reason.New(reason.OutputUnwritable, "%w", err)
+	case !d.Allow:
+		return exitError(reason.ExitNo)
 	}
-	return exitError(exit)
+	return nil
+}
+
+func writeDecision(w io.Writer, format string, d admit.Decision) error {
+	if format != "json" {
+		_, err := io.WriteString(w, admissionText(d))
+		return err
+	}
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(watch.Verdict(d))
 }
 
 // asker returns who knows about ISOs: what is remembered, and the stores of the
-// configuration. What cannot be had of that is no reason to refuse.
-func (o *admitOptions) asker(c *cli.Context, std streams) (admit.Asker, func(), error) {
+// configuration. What cannot be had of that is no reason to refuse. All that it
+// opens may be on a file system that hangs, so it gives up with ctx.
+func (o *admitOptions) asker(ctx context.Context, c *cli.Context, std streams) (admit.Asker, func() error, error) {
 	warn := func(err error) { warnOn(std)(err.Error()) }
-	var config scan.Config
 	reach, err := o.source.options(c)
 	if err != nil {
 		return nil, nil, err
@@ -132,7 +153,9 @@ func (o *admitOptions) asker(c *cli.Context, std streams) (admit.Asker, func(), 
 	if path == "" {
 		path = defaultConfig
 	}
-	switch w, err := watch.ReadConfig(path); {
+	var config scan.Config
+	w, err := inTime(ctx, "reading "+path, func() (watch.Config, error) { return watch.ReadConfig(path) })
+	switch {
 	case err == nil:
 		config = w.Scan()
 		if o.keep.path == "" {
@@ -141,7 +164,7 @@ func (o *admitOptions) asker(c *cli.Context, std streams) (admit.Asker, func(), 
 		if reach.CAFile == "" && len(reach.Headers) == 0 && reach.Netrc == "" {
 			reach.CAFile, reach.Headers, reach.Netrc = w.HTTP.CA, w.HTTP.Headers, w.HTTP.Netrc
 		}
-	case o.config != "":
+	case o.config != "", ctx.Err() != nil:
 		return nil, nil, err
 	case !errors.Is(err, fs.ErrNotExist):
 		warn(err)
@@ -159,33 +182,54 @@ func (o *admitOptions) asker(c *cli.Context, std streams) (admit.Asker, func(), 
 		}
 		config.Stores = append(config.Stores, scan.Store{Path: where(dir), Zone: zone})
 	}
-	opener, err := source.New(reach)
+	named, stores := o.request.ISO, len(config.Stores)+len(config.URLs) > 0
+	iso, err := inTime(ctx, "looking for "+source.Redact(named), func() (string, error) { return localISO(named, stores), nil })
 	if err != nil {
 		return nil, nil, err
 	}
+	o.request.ISO = iso
+	opener, err := inTime(ctx, "reading the CA and netrc files", func() (*source.Opener, error) { return source.New(reach) })
+	if err != nil {
+		return nil, nil, err
+	}
+	// Half of the time is left for a look without what is remembered.
+	half, cancel := context.WithTimeoutCause(ctx, o.wait/2, reason.New(reason.AnswersBusy, "no answer within %s", o.wait/2))
+	defer cancel()
 	var memory scan.Answers
-	kept, err := o.keep.open(c, warnOn(std))
+	opening := "opening the answers"
+	if o.keep.path != "" {
+		opening += " in " + o.keep.path
+	}
+	kept, err := inTime(half, opening, func() (*answers.Store, error) { return o.keep.open(half, warnOn(std)) })
 	switch {
 	case err == nil:
 		memory = kept
-	case o.keep.rebuild:
+	case o.keep.rebuild, ctx.Err() != nil:
 		opener.Close()
 		return nil, nil, err
 	default:
 		warn(err)
 	}
-	o.request.ISO = localISO(o.request.ISO, len(config.Stores)+len(config.URLs) > 0)
 	s := scan.New(config, memory, opener, nil)
-	done := func() {
-		if err := s.Close(); err != nil {
-			warn(err)
-		}
+	finish := func() error {
+		err := s.Close()
 		opener.Close()
-		if kept != nil {
-			kept.Close()
+		if memory != nil {
+			err = errors.Join(err, kept.Close())
 		}
+		return err
 	}
-	return s, done, nil
+	return s, finish, nil
+}
+
+// inTime runs f, and leaves it behind when ctx ends first. The error is then what
+// ended ctx, with what f was doing.
+func inTime[T any](ctx context.Context, doing string, f func() (T, error)) (T, error) {
+	v, err := await(ctx, f)
+	if ctx.Err() != nil && err == context.Cause(ctx) {
+		err = reason.Ended(ctx, "%s", doing)
+	}
+	return v, err
 }
 
 // localISO makes a path of a name without a slash that is a file here. A number

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,16 +11,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"cks-etcd/internal/archive/archivetest"
-	"cks-etcd/internal/reason"
 )
 
 func TestMain(m *testing.M) {
 	labInit()
-	testscript.Main(m, map[string]func(){
-		"etcd-fleet": func() {
-			os.Exit(reason.Exit(run(context.Background(), os.Args, streams{os.Stdin, os.Stdout, os.Stderr})))
-		},
-	})
+	testscript.Main(m, map[string]func(){"etcd-fleet": main})
 }
 
 // TestScript runs the command line as a user would; each script says first

@@ -87,12 +87,12 @@ func answersFlags(o *answersOptions) []cli.Flag {
 
 // open opens the file of answers. warn is told of what was left out or set
 // aside.
-func (o *answersOptions) open(c *cli.Context, warn func(string)) (*answers.Store, error) {
+func (o *answersOptions) open(ctx context.Context, warn func(string)) (*answers.Store, error) {
 	path := o.path
 	if path == "" {
 		path = answers.DefaultPath(os.Geteuid(), os.Getenv)
 	}
-	s, err := answers.Open(c.Context, path, answers.Options{Rebuild: o.rebuild, Log: slog.New(warnHandler(warn))})
+	s, err := answers.Open(ctx, path, answers.Options{Rebuild: o.rebuild, Log: slog.New(warnHandler(warn))})
 	if err == nil && s.SetAside() != "" {
 		warn("the damaged answers are in " + s.SetAside() + " now")
 	}

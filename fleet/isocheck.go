@@ -16,6 +16,7 @@ import (
 
 	"cks-etcd/internal/answers"
 	"cks-etcd/internal/cmdline"
+	"cks-etcd/internal/fscall"
 	"cks-etcd/internal/inspect"
 	"cks-etcd/internal/reason"
 	"cks-etcd/internal/report"
@@ -159,7 +160,7 @@ func runISOCheck(c *cli.Context, o isoCheckOptions, std streams) error {
 	}
 	defer k.opener.Close()
 	if !o.forget {
-		if k.answers, err = o.keep.open(c, out.warn); err != nil {
+		if k.answers, err = o.keep.open(c.Context, out.warn); err != nil {
 			if o.cached || o.keep.rebuild {
 				out.abandon()
 				return err
@@ -267,12 +268,18 @@ func (k *isoChecker) run(ctx context.Context, args []string) {
 			}
 		})
 	}
+	kinds := make(chan chan argKind, k.o.jobs)
+	workers.Go(func() { k.askKinds(ctx, args, kinds) })
 	for _, a := range args {
+		var kind argKind
+		if next, ok := <-kinds; ok {
+			kind = <-next
+		}
 		if ctx.Err() != nil {
 			k.slot() // not looked at
 			continue
 		}
-		k.expand(ctx, a, func(j isoJob) error {
+		k.expand(ctx, a, kind, func(j isoJob) error {
 			j.slot = k.slot()
 			select {
 			case jobs <- j:
@@ -286,6 +293,35 @@ func (k *isoChecker) run(ctx context.Context, args []string) {
 	workers.Wait()
 }
 
+// An argKind is what an argument is.
+type argKind struct {
+	dir bool
+	err error // why that cannot be told
+}
+
+// askKinds asks what the arguments are and sends it in their order: a few are asked
+// about ahead, so that those on a mount that hangs are waited for together.
+func (k *isoChecker) askKinds(ctx context.Context, args []string, kinds chan<- chan argKind) {
+	defer close(kinds)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for _, a := range args {
+		kind := make(chan argKind, 1)
+		select {
+		case kinds <- kind:
+		case <-ctx.Done():
+			return
+		}
+		asking.Go(func() {
+			var of argKind
+			if !source.IsURL(a) {
+				of.dir, of.err = k.isDir(ctx, a)
+			}
+			kind <- of
+		})
+	}
+}
+
 func (k *isoChecker) slot() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -294,21 +330,12 @@ func (k *isoChecker) slot() int {
 }
 
 // expand finds the images that one argument names.
-func (k *isoChecker) expand(ctx context.Context, arg string, each func(isoJob) error) {
-	if source.IsURL(arg) {
-		each(isoJob{name: arg, named: true})
+func (k *isoChecker) expand(ctx context.Context, arg string, kind argKind, each func(isoJob) error) {
+	if kind.err != nil || !kind.dir {
+		each(isoJob{name: arg, named: true, err: kind.err})
 		return
 	}
-	// A mount that hangs keeps this call: the file system is asked in the
-	// background, by the packages that know how to leave a call behind.
-	dir, err := k.isDir(ctx, arg)
-	if err != nil || !dir {
-		each(isoJob{name: arg, named: true, err: err})
-		return
-	}
-	n := 0
-	err = store.Walk(ctx, arg, store.Options{Timeout: k.o.source.readTimeout}, func(c store.Copy) error {
-		n++
+	err := store.Walk(ctx, arg, store.Options{Timeout: k.o.source.readTimeout, Calls: k.opener.Calls()}, func(c store.Copy) error {
 		name := c.Path
 		if name == "" {
 			name = c.Dir
@@ -320,15 +347,17 @@ func (k *isoChecker) expand(ctx context.Context, arg string, each func(isoJob) e
 	}
 }
 
-// isDir reports whether the argument is a directory.
+// isDir reports whether the argument is a directory. It may be on a mount that
+// hangs.
 func (k *isoChecker) isDir(ctx context.Context, name string) (bool, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, k.o.source.readTimeout,
-		reason.New(reason.SourceStalled, "%s does not answer for %v", name, k.o.source.readTimeout))
+	within, cancel := context.WithTimeout(ctx, k.o.source.readTimeout)
 	defer cancel()
-	fi, err := await(ctx, func() (fs.FileInfo, error) { return os.Stat(name) })
+	fi, err := fscall.Do(within, k.opener.Calls(), name, func() (fs.FileInfo, error) { return os.Stat(name) }, nil)
 	switch {
-	case ctx.Err() != nil && reason.Of(err) == reason.Internal:
-		return false, reason.New(reason.Interrupted, "%s: %w", name, err)
+	case fscall.Stalled(err) && ctx.Err() != nil:
+		return false, reason.Ended(ctx, "%s", name)
+	case fscall.Stalled(err):
+		return false, reason.New(reason.SourceStalled, "%s: %w", name, err)
 	case err != nil:
 		return false, unknownErr(name, err)
 	}

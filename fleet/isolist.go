@@ -55,7 +55,7 @@ etcd-fleet iso list --zone zone1 -o json
 }
 
 func runISOList(c *cli.Context, o isoListOptions, std streams, began time.Time) error {
-	s, err := o.keep.open(c, warnOn(std))
+	s, err := o.keep.open(c.Context, warnOn(std))
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func runISOForget(c *cli.Context, o isoForgetOptions, std streams) error {
 	if o.all == (len(names) > 0) {
 		return reason.New(reason.Usage, "name what to forget, or everything with --all")
 	}
-	s, err := o.keep.open(c, warnOn(std))
+	s, err := o.keep.open(c.Context, warnOn(std))
 	if err != nil {
 		return err
 	}

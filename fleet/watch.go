@@ -34,7 +34,7 @@ etcd-fleet watch --config watch.yaml --check
 ` + statuses("0   stopped by a signal, or --check found nothing wrong", 2, 4),
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "config", Usage: "`FILE` configuration", Value: defaultConfig, DefaultText: defaultConfig, Destination: &config, EnvVars: []string{"ETCD_FLEET_CONFIG"}},
-			&cli.BoolFlag{Name: "check", Usage: "read the configuration and the files it names, say what is wrong, and end", Destination: &check},
+			&cli.BoolFlag{Name: "check", Usage: "read the configuration and its files, say what is wrong, and end", Destination: &check},
 			&cli.BoolFlag{Name: "rebuild", Usage: "set a damaged file of answers aside and begin anew", Destination: &rebuild},
 			&cli.StringFlag{Name: "log-format", Usage: "`FORMAT` text or json", Value: "text", DefaultText: "text", Destination: &format},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log every request and every look", Destination: &verbose},

@@ -31,6 +31,9 @@ type Request struct {
 	Zone      string // whose copy is read; "" any
 }
 
+// Unchecked is the decision about q where nobody can be asked, and why.
+func Unchecked(q Request, why error) Decision { return q.unchecked(why) }
+
 // An Asker knows about ISOs. *scan.Scanner is one.
 type Asker interface {
 	// Known returns the remembered answer about an ISO, and false where there is
@@ -93,7 +96,7 @@ func decide(ctx context.Context, q Request, a Asker, wait time.Duration) Decisio
 // over even if a does not.
 func ask(ctx context.Context, q Request, a Asker, wait time.Duration) (answers.Answer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait,
-		reason.New(reason.SourceStalled, "the look at ISO %s took longer than %s", clip(q.ISO), wait))
+		reason.New(reason.SourceStalled, "it took longer than %s", wait))
 	defer cancel()
 	type result struct {
 		answer answers.Answer
@@ -119,7 +122,7 @@ func ask(ctx context.Context, q Request, a Asker, wait time.Duration) (answers.A
 	case r := <-c: // both at once
 		return r.answer, r.err
 	default:
-		return answers.Answer{}, ended(ctx)
+		return answers.Answer{}, q.ended(ctx)
 	}
 }
 
@@ -137,7 +140,7 @@ func consult(ctx context.Context, q Request, a Asker) (answers.Answer, error) {
 	case err == nil:
 		return answers.Answer{}, reason.New(reason.SourceBadAnswer, "%q is no answer about ISO %s", clip(string(answer.Value)), clip(q.ISO))
 	case ctx.Err() != nil && !coded(err):
-		return answers.Answer{}, ended(ctx)
+		return answers.Answer{}, q.ended(ctx)
 	}
 	return answers.Answer{}, err
 }
@@ -146,16 +149,9 @@ func consult(ctx context.Context, q Request, a Asker) (answers.Answer, error) {
 // does not know is neither.
 func definite(a answers.Answer) bool { return a.Value.Yes() || a.Value.No() }
 
-// ended is the reason why ctx ended.
-func ended(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	switch {
-	case coded(cause):
-		return cause
-	case errors.Is(cause, context.DeadlineExceeded):
-		return reason.New(reason.SourceStalled, "the deadline of the request passed")
-	}
-	return reason.New(reason.Interrupted, "%w", cause)
+// ended is the reason why ctx ended before there was an answer.
+func (q Request) ended(ctx context.Context) error {
+	return reason.Ended(ctx, "the look at ISO %s", clip(q.ISO))
 }
 
 // coded reports whether err carries a reason code.

@@ -202,17 +202,17 @@ func TestNoEtcdNodes(t *testing.T) {
 	}
 }
 
-// Row 16: a request that names no ISO cannot be checked, and is not refused.
-func TestNoISO(t *testing.T) {
+// A request that names no ISO cannot be checked, and is not refused.
+func TestRow16NoISO(t *testing.T) {
 	got := Decide(t.Context(), Request{EtcdNodes: 1}, silent{t}, 0)
 	if !got.Allow || got.Code != reason.AdmitUnchecked || got.Cause != reason.NoCopy {
 		t.Errorf("got %+v, want it allowed, unchecked", got)
 	}
 }
 
-// Row 16: the wait is over before the look is, whether or not the look heeds
-// its context; a later answer changes nothing.
-func TestWait(t *testing.T) {
+// The wait is over before the look is, whether or not the look heeds its context; a
+// later answer changes nothing.
+func TestRow16Wait(t *testing.T) {
 	hang := func(context.Context) (answers.Answer, bool, error) {
 		time.Sleep(time.Hour)
 		return missing, true, nil
@@ -245,7 +245,7 @@ func TestWait(t *testing.T) {
 				if got.Took != tt.took {
 					t.Errorf("it took %v, want %v", got.Took, tt.took)
 				}
-				if want := "the look at ISO 203 took longer than " + tt.took.String(); !strings.Contains(got.Message, want) {
+				if want := "the look at ISO 203: it took longer than " + tt.took.String(); !strings.Contains(got.Message, want) {
 					t.Errorf("message %q does not say %q", got.Message, want)
 				}
 				time.Sleep(2 * time.Hour) // until what heeds nothing has ended

@@ -107,7 +107,7 @@ func (c *checker) verify(res *Result, f *isofs.File) {
 		// The medium failed, and the archive is neither good nor bad.
 		res.Value, res.Err = Unknown, c.unsure(r.err)
 	case c.ctx.Err() != nil:
-		res.Value, res.Err = Unknown, ended(c.ctx)
+		res.Value, res.Err = Unknown, reason.Ended(c.ctx, "reading the ISO")
 	case reason.Exit(err) == reason.ExitNo:
 		res.Deep, res.Value, res.Err = true, Broken, err
 	default:

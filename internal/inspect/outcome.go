@@ -24,7 +24,7 @@ type tracer struct {
 // ReadAt implements io.ReaderAt.
 func (t *tracer) ReadAt(p []byte, off int64) (int, error) {
 	if t.ctx.Err() != nil {
-		return 0, &readError{ended(t.ctx)}
+		return 0, &readError{reason.Ended(t.ctx, "reading the ISO")}
 	}
 	n, err := t.r.ReadAt(p, off)
 	_, coded := errors.AsType[*reason.Error](err)
@@ -39,18 +39,6 @@ func (t *tracer) ReadAt(p []byte, off int64) (int, error) {
 type readError struct{ cause error }
 
 func (e *readError) Error() string { return e.cause.Error() }
-
-// ended is the outcome when ctx has ended.
-func ended(ctx context.Context) *reason.Error {
-	cause := context.Cause(ctx)
-	if coded, ok := errors.AsType[*reason.Error](cause); ok {
-		return coded
-	}
-	if errors.Is(cause, context.DeadlineExceeded) {
-		return reason.New(reason.SourceStalled, "the time for reading the ISO is over: %w", cause)
-	}
-	return reason.New(reason.Interrupted, "the ISO was being read: %w", cause)
-}
 
 // unsure is the outcome when err kept a question from being answered.
 func (c *checker) unsure(err error) *reason.Error {

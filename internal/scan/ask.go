@@ -25,27 +25,34 @@ const elsewhereTime = 2 * time.Second
 //
 // iso is a path, a URL, the id or unique name of a template, or the name of a
 // file. A path or URL names one copy. Of the others the answer about the copy in
-// the zone counts, or else that about another copy of the same ISO. zone "" is any
-// zone.
+// the zone counts, or else that about another copy of the same template. zone ""
+// is any zone. Several ISOs may have files of one name: that one of them lacks
+// the file counts only if all do, those that came since the last round included.
 func (s *Scanner) Known(ctx context.Context, iso, zone string) (answers.Answer, bool, error) {
 	c := s.settings()
 	own, others := s.asked(c, iso, zone)
-	a, ok, here, err := s.remembered(ctx, c, own, iso, nil)
-	if ok || len(others) == 0 {
-		return a, ok, err
+	here := s.remembered(ctx, c, own, iso, func(*place) bool { return true })
+	if a := here.settled(); a != nil {
+		return *a, true, nil
+	}
+	if len(others) == 0 {
+		return answers.Answer{}, false, here.err
 	}
 	ctx, cancel := context.WithTimeout(ctx, elsewhereTime)
 	defer cancel()
-	if a, ok, _, _ := s.remembered(ctx, c, others, iso, here); ok {
-		return a, true, nil
+	there := s.remembered(ctx, c, others, iso, func(p *place) bool { return alike(p, here.places) })
+	if a := there.settled(); a != nil {
+		return *a, true, nil
 	}
-	return answers.Answer{}, false, err
+	return answers.Answer{}, false, here.err
 }
 
 // Look reads the copy of an ISO that is in the zone, and remembers the answer.
 // Callers that come together have it read once. If the zone has several copies,
-// the first one that can be read counts. How often rounds have failed to read
-// it does not matter, and a failure here is not counted.
+// the first one that can be read counts; of ISOs that only their file's name
+// tells, a no counts only if all say so, those that came since the last round
+// included. How often rounds have failed to read it does not matter, and a failure
+// here is not counted.
 //
 // The error says why nobody can tell: the copy cannot be read or is not
 // complete; there is none in the zone (iso-no-copy) or on any storage
@@ -55,22 +62,43 @@ func (s *Scanner) Look(ctx context.Context, iso, zone string) (answers.Answer, e
 	c := s.settings()
 	own, _ := s.asked(c, iso, zone)
 	var failed, unready, mute error // the first ones: looks, copies, sites
-	for f := range arrivals(ctx, own, func(ctx context.Context, t site) found { return s.find(ctx, t, iso) }) {
-		mute = cmp.Or(mute, f.err)
-		for _, p := range f.places {
-			if p.Err != nil {
-				unready = cmp.Or(unready, p.Err)
-				continue
+	var no *answers.Answer          // about a file of that name, which another ISO may have too
+	said := make(map[string]bool)   // no, by raw
+	for sites, walk := own, false; ; walk = true {
+		var past []site
+		for f := range arrivals(ctx, sites, func(ctx context.Context, t site) found { return s.find(ctx, t, iso, walk) }) {
+			mute = cmp.Or(mute, f.err)
+			if f.past {
+				past = append(past, f.site)
 			}
-			r, _ := s.look(ctx, c, p, true)
-			if r.err == nil {
-				return r.answer, nil
+			for _, p := range f.places {
+				switch {
+				case p.Err != nil:
+					unready = cmp.Or(unready, p.Err)
+					continue
+				case said[p.raw]:
+					continue
+				}
+				switch r, _ := s.look(ctx, c, p, true); {
+				case r.err != nil:
+					failed = cmp.Or(failed, r.err)
+				case r.answer.Value.Yes(), p.template != "":
+					return r.answer, nil
+				default:
+					no, said[p.raw] = &r.answer, true
+				}
 			}
-			failed = cmp.Or(failed, r.err)
 		}
+		if err := cmp.Or(failed, unready, mute); err != nil {
+			return answers.Answer{}, err
+		}
+		if no == nil || len(past) == 0 {
+			break
+		}
+		sites = past
 	}
-	if err := cmp.Or(failed, unready, mute); err != nil {
-		return answers.Answer{}, err
+	if no != nil {
+		return *no, nil
 	}
 	return answers.Answer{}, s.absent(iso, zone, len(own))
 }
@@ -141,43 +169,71 @@ func (s *Scanner) exact(c Config, iso, zone string) *place {
 	return p
 }
 
-// found is what one site has of an ISO.
+// found is what one site, or several, have of an ISO.
 type found struct {
+	site   site // if it is one
 	places []*place
+	past   bool            // some are those of the last round, and files of that name may have come since
 	answer *answers.Answer // remembered about one of them
+	no     *answers.Answer // remembered about a file of that name, which another ISO may have too
+	open   bool            // nothing is remembered about another one
 	err    error           // why it cannot tell, or not all
 }
 
-// remembered returns the first answer that the sites know of. If like has places,
-// copies of other ISOs do not count. It returns the places it found, too.
-func (s *Scanner) remembered(ctx context.Context, c Config, sites []site, iso string, like []*place) (answers.Answer, bool, []*place, error) {
-	var all []*place
-	var failed error
+// settled returns the answer that counts, nil if there is none.
+func (f *found) settled() *answers.Answer {
+	if f.answer == nil && !f.open && f.err == nil {
+		return f.no
+	}
+	return f.answer
+}
+
+// remembered returns the first answer that the sites know of, or else all they
+// have. Only copies for which same is true count.
+func (s *Scanner) remembered(ctx context.Context, c Config, sites []site, iso string, same func(*place) bool) (all found) {
 	for f := range arrivals(ctx, sites, func(ctx context.Context, t site) found {
-		f := s.find(ctx, t, iso)
-		for _, p := range f.places {
-			if p.Err != nil || !alike(p, like) {
-				continue
-			}
-			a, ok, err := s.recall(ctx, c, p)
-			if ok {
-				f.answer = &a
-				return f
-			}
-			f.err = cmp.Or(f.err, err)
+		f := s.recallFound(ctx, c, s.find(ctx, t, iso, false), same)
+		if f.past && f.answer == nil && f.settled() != nil {
+			f = s.recallFound(ctx, c, s.find(ctx, t, iso, true), same)
 		}
 		return f
 	}) {
 		if f.answer != nil {
-			return *f.answer, true, nil, nil
+			return f
 		}
-		all = append(all, f.places...)
-		failed = cmp.Or(failed, f.err)
+		all.places = append(all.places, f.places...)
+		all.err = cmp.Or(all.err, f.err)
+		all.no, all.open = cmp.Or(all.no, f.no), all.open || f.open
 	}
-	return answers.Answer{}, false, all, failed
+	return all
+}
+
+// recallFound adds to f what is remembered about its places.
+func (s *Scanner) recallFound(ctx context.Context, c Config, f found, same func(*place) bool) found {
+	for _, p := range f.places {
+		switch {
+		case !same(p):
+			continue
+		case p.Err != nil:
+			f.open = true
+			continue
+		}
+		a, ok, err := s.recall(ctx, c, p)
+		switch {
+		case !ok:
+			f.open, f.err = true, cmp.Or(f.err, err)
+		case a.Value.Yes(), p.template != "":
+			f.answer = &a
+			return f
+		default:
+			f.no = &a
+		}
+	}
+	return f
 }
 
 // alike reports whether p is a copy of the same ISO as the complete ones of like.
+// Where there are none, only a template tells.
 func alike(p *place, like []*place) bool {
 	complete := false
 	for _, o := range like {
@@ -188,21 +244,24 @@ func alike(p *place, like []*place) bool {
 			return true
 		}
 	}
-	return !complete
+	return !complete && p.template != ""
 }
 
 // errFound ends a walk.
 var errFound = errors.New("found")
 
-// find returns the copies of iso at a site, as they are now.
-func (s *Scanner) find(ctx context.Context, t site, iso string) (f found) {
+// find returns the copies of iso at a site, as they are now. Files that only their
+// name tells are those that the last round has found, if it has found some, unless
+// walk has all of the site looked through.
+func (s *Scanner) find(ctx context.Context, t site, iso string, walk bool) (f found) {
+	f.site = t
 	defer func() {
 		if v := recover(); v != nil {
 			f.err = s.crash(v, debug.Stack(), "looking for "+iso)
 		}
 		if f.err != nil {
 			if ctx.Err() != nil && !coded(f.err) {
-				f.err = ended(ctx)
+				f.err = reason.Ended(ctx, "looking for %s", iso)
 			}
 			f.err = withCode(f.err, reason.SourceUnreachable, "%s", t.name)
 		}
@@ -245,18 +304,22 @@ func (s *Scanner) find(ctx context.Context, t site, iso string) (f found) {
 			}
 		}
 	}
-	for _, p := range beside {
-		now := place{Copy: p.Copy, raw: p.raw, name: p.name, size: p.size, site: p.site}
-		now.Err = nil
-		f.places = append(f.places, &now)
+	if !walk {
+		for _, p := range beside {
+			now := place{Copy: p.Copy, raw: p.raw, name: p.name, size: p.size, site: p.site}
+			now.Err = nil
+			f.places, f.past = append(f.places, &now), true
+		}
 	}
-	if len(f.places) > 0 || f.err != nil || slices.Contains(ids, iso) {
+	if len(f.places) > 0 || f.err != nil || !walk && slices.Contains(ids, iso) {
 		return f
 	}
 	f.err = s.stores.Walk(ctx, t.root, func(c store.Copy) error {
 		if p := t.place(c); p.matches(iso) {
 			f.places = append(f.places, p)
-			return errFound
+			if p.template != "" {
+				return errFound
+			}
 		}
 		return ctx.Err()
 	})

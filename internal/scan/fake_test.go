@@ -85,6 +85,18 @@ func (w *world) put(root, id string, i *fakeISO) *fakeISO {
 	return i
 }
 
+// putFile adds an ISO that is of no template.
+func (w *world) putFile(root, name string, i *fakeISO) {
+	s := w.stores[root]
+	if s == nil {
+		s = &fakeStore{}
+		w.stores[root] = s
+	}
+	c := store.Copy{Path: path.Join(root, name), Name: path.Base(name), Size: -1}
+	s.copies = append(s.copies, c)
+	w.isos[c.Path] = i
+}
+
 // change changes something while the scanner works.
 func (w *world) change(f func()) {
 	w.mu.Lock()
@@ -362,7 +374,7 @@ func (m *memory) kept() map[string]inspect.Value {
 // hang waits for ctx, and then fails with the code of the wait.
 func hang(ctx context.Context) error {
 	<-ctx.Done()
-	return ended(ctx)
+	return reason.Ended(ctx, "hanging")
 }
 
 // stalls fails after a while, as a read does whose deadline has passed.
@@ -372,7 +384,7 @@ func stalls(after time.Duration) func(context.Context) error {
 		case <-time.After(after):
 			return reason.New(reason.SourceStalled, "no answer for %s", after)
 		case <-ctx.Done():
-			return ended(ctx)
+			return reason.Ended(ctx, "hanging")
 		}
 	}
 }
@@ -384,7 +396,7 @@ func takes(d time.Duration) func(context.Context) error {
 		case <-time.After(d):
 			return nil
 		case <-ctx.Done():
-			return ended(ctx)
+			return reason.Ended(ctx, "hanging")
 		}
 	}
 }

@@ -2,7 +2,6 @@ package scan
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"sync"
 	"time"
@@ -65,14 +64,14 @@ func (fs *flights) do(ctx context.Context, id answers.ID, timeout time.Duration,
 	fs.mu.Lock()
 	if fs.closed {
 		fs.mu.Unlock()
-		return result{err: reason.New(reason.Interrupted, "looking at %s: the scanner was closed", id.Key)}, false
+		return result{err: reason.New(reason.Interrupted, "looking at %s: the scanner was closed", source.Redact(id.Key))}, false
 	}
 	f, joined := fs.running[id]
 	if !joined {
 		f = &flight{done: make(chan struct{}), follows: time.Since(fs.ended[id]) < freshFor}
 		var within context.Context
 		within, f.cancel = context.WithTimeoutCause(fs.base, timeout,
-			reason.New(reason.SourceStalled, "%s: the look took longer than %s", id.Key, timeout))
+			reason.New(reason.SourceStalled, "%s: the look took longer than %s", source.Redact(id.Key), timeout))
 		fs.running[id] = f
 		fs.work.Go(func() { fs.run(within, id, f, look) })
 	}
@@ -99,7 +98,7 @@ func (fs *flights) do(ctx context.Context, id answers.ID, timeout time.Duration,
 		f.cancel()
 		<-f.done
 	}
-	return result{err: ended(ctx)}, !joined
+	return result{err: reason.Ended(ctx, "looking at %s", source.Redact(id.Key))}, !joined
 }
 
 func (fs *flights) run(ctx context.Context, id answers.ID, f *flight, look func(context.Context, *flight) result) {
@@ -140,16 +139,4 @@ func (fs *flights) close() {
 	fs.mu.Unlock()
 	fs.end()
 	fs.work.Wait()
-}
-
-// ended is the reason why ctx ended.
-func ended(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	if coded(cause) {
-		return cause
-	}
-	if errors.Is(cause, context.DeadlineExceeded) {
-		return reason.New(reason.SourceStalled, "the time allowed for the look is over")
-	}
-	return reason.New(reason.Interrupted, "%w", cause)
 }

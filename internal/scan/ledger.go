@@ -2,12 +2,14 @@ package scan
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"cks-etcd/internal/answers"
+	"cks-etcd/internal/reason"
 )
 
 const (
@@ -23,9 +25,11 @@ const (
 
 // A ledger collects answers and failures and writes them many at a time. What it
 // has not written yet is already remembered. What cannot be written, as when the
-// disk is full, stays in it, so that the ISOs are not read again.
+// disk is full, stays in it, so that the ISOs are not read again; what never can be,
+// since the memory refuses it, is logged and dropped.
 type ledger struct {
 	memory Answers
+	log    *slog.Logger
 	writer chan struct{} // held by the one who writes
 
 	mu       sync.Mutex
@@ -36,8 +40,8 @@ type ledger struct {
 	failing  bool                          // the last time
 }
 
-func newLedger(m Answers) *ledger {
-	return &ledger{memory: m, writer: make(chan struct{}, 1), answers: make(map[answers.ID]answers.Answer)}
+func newLedger(m Answers, log *slog.Logger) *ledger {
+	return &ledger{memory: m, log: log, writer: make(chan struct{}, 1), answers: make(map[answers.ID]answers.Answer)}
 }
 
 // get returns what is remembered about ids.
@@ -106,7 +110,7 @@ func (l *ledger) flush(ctx context.Context) error {
 	case l.writer <- struct{}{}:
 		defer func() { <-l.writer }()
 	case <-ctx.Done():
-		return ended(ctx)
+		return reason.Ended(ctx, "writing answers")
 	}
 	l.mu.Lock()
 	as, fs := l.answers, l.failures
@@ -133,22 +137,46 @@ func (l *ledger) flush(ctx context.Context) error {
 // those of its copy.
 func (l *ledger) write(ctx context.Context, as map[answers.ID]answers.Answer, fs []answers.Failure) ([]answers.Failure, error) {
 	for len(fs) > 0 {
-		n := min(batch, len(fs))
-		if err := l.memory.Fail(ctx, fs[:n]...); err != nil {
+		n, err := keep(ctx, l, fs[:min(batch, len(fs))], l.memory.Fail)
+		fs = fs[n:]
+		if err != nil {
 			return fs, err
 		}
-		fs = fs[n:]
 	}
-	all := slices.Collect(maps.Values(as))
-	for some := range slices.Chunk(all, batch) {
-		if err := l.memory.Put(ctx, some...); err != nil {
-			return nil, err
-		}
+	for some := range slices.Chunk(slices.Collect(maps.Values(as)), batch) {
+		n, err := keep(ctx, l, some, l.memory.Put)
 		l.mu.Lock()
-		for _, a := range some {
+		for _, a := range some[:n] {
 			delete(as, a.ID())
 		}
 		l.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
 	}
 	return nil, nil
+}
+
+// keep writes records, and returns how many of them are done with. Of those that
+// the memory refuses together it writes each half for itself, so that a record that
+// it never takes keeps no other one from being written; alone, that one is dropped.
+func keep[T interface{ ID() answers.ID }](ctx context.Context, l *ledger, some []T, put func(context.Context, ...T) error) (int, error) {
+	err := put(ctx, some...)
+	switch {
+	case err == nil:
+		return len(some), nil
+	case !coded(err) || reason.Of(err) != reason.Internal:
+		return 0, err
+	case len(some) == 1:
+		id := some[0].ID()
+		l.log.Error("what was learned cannot be remembered", "key", id.Key, "file", id.File, "error", err.Error())
+		return 1, nil
+	}
+	half := len(some) / 2
+	n, err := keep(ctx, l, some[:half], put)
+	if err != nil {
+		return n, err
+	}
+	m, err := keep(ctx, l, some[half:], put)
+	return n + m, err
 }

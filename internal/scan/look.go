@@ -35,7 +35,9 @@ func (s *Scanner) look(ctx context.Context, c Config, p *place, request bool) (r
 		}
 		s.ledger.add(r.answer)
 		if s.flights.wants(f) {
-			if err := s.ledger.flush(ctx); err != nil { // it stays in the ledger
+			soon, cancel := context.WithTimeout(ctx, flushAfter) // somebody waits for the answer
+			defer cancel()
+			if err := s.ledger.flush(soon); err != nil { // it stays in the ledger
 				s.log.Warn("an answer could not be written", "iso", p.Location, "error", err.Error())
 			}
 		}
@@ -72,7 +74,7 @@ func (s *Scanner) read(ctx context.Context, c Config, p *place) (r result) {
 			r = result{err: s.crash(v, debug.Stack(), "looking at "+p.Location), key: r.key}
 		}
 		if r.err != nil && ctx.Err() != nil && !coded(r.err) {
-			r.err = ended(ctx)
+			r.err = reason.Ended(ctx, "looking at %s", p.Location)
 		}
 	}()
 	img, err := s.images.Open(ctx, p.raw)

@@ -236,6 +236,91 @@ func beside(w *world) {
 	w.isos[c.Path] = &fakeISO{value: inspect.Included, size: 4096}
 }
 
+// A file's name may be that of several ISOs: one of them without etcd must not
+// speak for another one.
+func TestSameFileName(t *testing.T) {
+	down := reason.New(reason.SourceUnreachable, "stale file handle")
+	for _, tt := range []struct {
+		name  string
+		set   func(w *world)
+		allow bool
+		code  reason.Code
+	}{
+		{"both without", func(w *world) {
+			w.putFile("/a", "old/setup.iso", &fakeISO{value: inspect.Missing})
+			w.putFile("/a", "new/setup.iso", &fakeISO{value: inspect.Missing})
+		}, false, reason.ArchiveMissing},
+		{"one without", func(w *world) {
+			w.putFile("/a", "old/setup.iso", &fakeISO{value: inspect.Missing})
+			w.putFile("/a", "new/setup.iso", &fakeISO{value: inspect.Included})
+		}, true, reason.Included},
+		{"one without, one unreadable", func(w *world) {
+			w.putFile("/a", "old/setup.iso", &fakeISO{value: inspect.Missing})
+			w.putFile("/a", "new/setup.iso", &fakeISO{value: inspect.Unknown, err: reason.New(reason.ISOUnreadable, "input/output error")})
+		}, true, reason.AdmitUnchecked},
+		{"one without, in a zone with a store that is down", func(w *world) {
+			w.putFile("/a", "setup.iso", &fakeISO{value: inspect.Missing})
+			w.stores["/a2"] = &fakeStore{err: down}
+		}, true, reason.AdmitUnchecked},
+		{"without, in another zone, and the store of this one is down", func(w *world) {
+			w.stores["/a"] = &fakeStore{err: down}
+			w.putFile("/b", "setup.iso", &fakeISO{value: inspect.Missing})
+		}, true, reason.AdmitUnchecked},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld()
+			w.stores["/a2"], w.stores["/b"] = &fakeStore{}, &fakeStore{}
+			tt.set(w)
+			s := w.scanner(t, zoned("/a=east", "/a2=east", "/b=west"))
+			for _, when := range []string{"before a round", "after a round"} {
+				if got := decide(t, s, "setup.iso", "east"); got.Allow != tt.allow || got.Code != tt.code {
+					t.Errorf("%s: %+v, want allow %v, code %s", when, got, tt.allow, tt.code)
+				}
+				s.Round(t.Context())
+			}
+		})
+	}
+}
+
+// A file that came since the last round is seen before a request is refused for
+// others of its name.
+func TestSameFileNameSinceRound(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		set   func(w *world)
+		allow bool
+		code  reason.Code
+		walks int // more than those of the round, by Known and by Look
+	}{
+		{"with etcd", func(w *world) { w.putFile("/a", "new/setup.iso", &fakeISO{value: inspect.Included}) }, true, reason.Included, 2},
+		{"without", func(w *world) { w.putFile("/a", "new/setup.iso", &fakeISO{value: inspect.Missing}) }, false, reason.ArchiveMissing, 2},
+		{"not readable", func(w *world) {
+			w.putFile("/a", "new/setup.iso", &fakeISO{value: inspect.Unknown, err: reason.New(reason.ISOUnreadable, "input/output error")})
+		}, true, reason.AdmitUnchecked, 2},
+		{"nobody can look", func(w *world) { w.stores["/a"].hang = hang }, true, reason.AdmitUnchecked, 1},
+		{"none", func(*world) {}, false, reason.ArchiveMissing, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				w.putFile("/a", "old/setup.iso", &fakeISO{value: inspect.Missing})
+				s := w.scanner(t, zoned("/a=east"))
+				s.Round(t.Context())
+				time.Sleep(time.Minute)
+				tt.set(w)
+				before := w.walks
+				got := decide(t, s, "setup.iso", "east")
+				if got.Allow != tt.allow || got.Code != tt.code || got.Took > admit.DefaultWait {
+					t.Errorf("%+v, want allow %v, code %s", got, tt.allow, tt.code)
+				}
+				if n := w.walks - before; n != tt.walks {
+					t.Errorf("%d walks, want %d", n, tt.walks)
+				}
+			})
+		})
+	}
+}
+
 // A zone that cannot be asked leaves a request for another zone the time for its
 // own look.
 func TestOtherZoneHangs(t *testing.T) {
@@ -274,7 +359,7 @@ func TestNoMemory(t *testing.T) {
 	w := newWorld()
 	w.put("/a", "203", &fakeISO{value: inspect.Missing})
 	s := w.scanner(t, zoned("/a"))
-	s.ledger = newLedger(nowhere{})
+	s.ledger = newLedger(nowhere{}, s.log)
 	if got := decide(t, s, "203", ""); got.Allow || got.Code != reason.ArchiveMissing {
 		t.Errorf("got %+v, want it refused", got)
 	}

@@ -168,7 +168,7 @@ func (s *Scanner) list(ctx context.Context, t site, step func()) (all []*place, 
 		return ctx.Err()
 	})
 	if err != nil && ctx.Err() != nil {
-		err = ended(ctx)
+		err = reason.Ended(ctx, "listing %s", t.root)
 	}
 	if err != nil {
 		err = withCode(err, reason.SourceUnreachable, "%s", t.root)
@@ -218,7 +218,7 @@ func (s *Scanner) identify(ctx context.Context, p *place) (i source.Identity, er
 			err = s.crash(v, debug.Stack(), "looking for "+p.Location)
 		}
 		if err != nil && ctx.Err() != nil && !coded(err) {
-			err = ended(ctx)
+			err = reason.Ended(ctx, "looking for %s", p.Location)
 		}
 	}()
 	i, err = s.images.Identify(ctx, p.raw)

@@ -175,7 +175,7 @@ func onDisk(t testing.TB, c Config, path string) (*Scanner, *counted, *countedAn
 	}
 	log := slog.New(slog.DiscardHandler)
 	images, remembered := &counted{images: opener{o}}, &countedAnswers{Store: kept}
-	s := build(c, remembered, images, directories{0, log}, log)
+	s := build(c, remembered, images, directories{0, nil, log}, log)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Errorf("Close: %v", err)

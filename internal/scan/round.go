@@ -1,7 +1,6 @@
 package scan
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -81,7 +80,7 @@ func (s *Scanner) Round(ctx context.Context) Round {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
-		return Round{Started: start, Err: ended(ctx)}
+		return Round{Started: start, Err: reason.Ended(ctx, "waiting for another round")}
 	}
 	s.mu.Lock()
 	r := &round{
@@ -89,7 +88,6 @@ func (s *Scanner) Round(ctx context.Context) Round {
 		groups: make(map[isoID]*group),
 		sum:    Round{Started: time.Now(), Found: make(map[inspect.Value]int)},
 	}
-	r.config.Retry = cmp.Or(r.config.Retry, s.retry)
 	s.mu.Unlock()
 	r.run(ctx)
 	r.sum.Took = time.Since(r.sum.Started)
@@ -122,7 +120,7 @@ func (r *round) run(ctx context.Context) {
 		r.trouble(err)
 	}
 	if ctx.Err() != nil {
-		r.sum.Err = ended(ctx)
+		r.sum.Err = reason.Ended(ctx, "a round")
 	}
 	r.count()
 	r.publish(ctx)

@@ -17,61 +17,6 @@ import (
 	"cks-etcd/internal/reason"
 )
 
-func TestRunTimes(t *testing.T) {
-	const minute = time.Minute
-	for _, tt := range []struct {
-		name  string
-		takes time.Duration   // of each round
-		kicks []time.Duration // after the start
-		want  []time.Duration
-	}{
-		{"from start to start", 2 * minute, nil, []time.Duration{0, 5 * minute, 10 * minute}},
-		{"a round longer than the interval", 7 * minute, nil, []time.Duration{0, 7*minute + leastRest}},
-		{"a kick", 0, []time.Duration{minute}, []time.Duration{0, minute, 6 * minute, 11 * minute}},
-		{"kicks during a round", 2 * minute, []time.Duration{minute, minute, minute + 1}, []time.Duration{0, 2*minute + leastRest, 7*minute + leastRest}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
-				w.stores["/a"] = &fakeStore{hang: takes(tt.takes)}
-				s := w.scanner(t, zoned("/a"))
-				ctx, cancel := context.WithTimeout(t.Context(), 12*minute)
-				defer cancel()
-				kick := make(chan struct{}, 1)
-				for _, after := range tt.kicks {
-					time.AfterFunc(after, func() {
-						select {
-						case kick <- struct{}{}:
-						default:
-						}
-					})
-				}
-				start := time.Now()
-				var got []time.Duration
-				s.Run(ctx, 5*minute, kick, func(r Round) { got = append(got, r.Started.Sub(start)) })
-				if diff := cmp.Diff(tt.want, got); diff != "" {
-					t.Errorf("rounds began (-want +got):\n%s", diff)
-				}
-			})
-		})
-	}
-}
-
-func TestRunClosedKick(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newWorld().scanner(t, Config{})
-		ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
-		defer cancel()
-		kick := make(chan struct{})
-		close(kick)
-		rounds := 0
-		s.Run(ctx, 5*time.Minute, kick, func(Round) { rounds++ })
-		if rounds != 3 {
-			t.Errorf("%d rounds in 12 minutes, want 3", rounds)
-		}
-	})
-}
-
 func TestRoundsDoNotOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

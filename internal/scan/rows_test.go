@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"cks-etcd/internal/admit"
+	"cks-etcd/internal/answers"
 	"cks-etcd/internal/inspect"
 	"cks-etcd/internal/reason"
 	"cks-etcd/internal/store"
@@ -115,26 +116,6 @@ func TestRow3BackgroundReadsAnyReadyCopy(t *testing.T) {
 	}
 }
 
-func TestRow3EveryFiveMinutes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		w.put("/a", "203", &fakeISO{value: inspect.Included})
-		s := w.scanner(t, zoned("/a"))
-		ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
-		defer cancel()
-		start := time.Now()
-		var at []time.Duration
-		time.AfterFunc(7*time.Minute, func() { w.put("/a", "204", &fakeISO{value: inspect.Missing}) })
-		s.Run(ctx, 0, nil, func(r Round) { at = append(at, r.Started.Sub(start)) })
-		if diff := cmp.Diff([]time.Duration{0, 5 * time.Minute, 10 * time.Minute}, at); diff != "" {
-			t.Errorf("rounds began (-want +got):\n%s", diff)
-		}
-		if got := w.reads(); got != 2 || len(s.ISOs()) != 2 {
-			t.Errorf("%d reads, %d ISOs, want the new ISO to be read as well", got, len(s.ISOs()))
-		}
-	})
-}
-
 func TestRow4ThreeFailures(t *testing.T) {
 	broken := reason.New(reason.ISODamaged, "a directory record is longer than its directory")
 	w := newWorld()
@@ -206,23 +187,19 @@ func TestRow4EventsDoNotUseUpTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.put("/a", "203", &fakeISO{value: inspect.Unknown, err: reason.New(reason.ISOUnreadable, "input/output error")})
-		s := w.scanner(t, zoned("/a"))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		kick := make(chan struct{})
-		go func() {
-			for {
-				select {
-				case kick <- struct{}{}:
-				case <-ctx.Done():
-					return
-				}
-			}
-		}()
-		rounds := 0
-		s.Run(ctx, 5*time.Minute, kick, func(Round) { rounds++ })
-		if rounds < 10 || w.reads() != 1 {
-			t.Errorf("%d reads in %d rounds, want 1 in dozens", w.reads(), rounds)
+		c := zoned("/a")
+		c.Retry = time.Minute
+		s := w.scanner(t, c)
+		for range 59 {
+			s.Round(t.Context())
+			time.Sleep(time.Second)
+		}
+		if w.reads() != 1 {
+			t.Errorf("%d reads in dozens of rounds within %s, want 1", w.reads(), c.Retry)
+		}
+		time.Sleep(time.Second)
+		if s.Round(t.Context()); w.reads() != 2 {
+			t.Errorf("%d reads after %s, want another try", w.reads(), c.Retry)
 		}
 	})
 }
@@ -396,17 +373,19 @@ func TestRow8SupportsEtcdIsListed(t *testing.T) {
 	}
 }
 
-// Rows 16 and 17: what cannot be checked never refuses, is an error with a code
-// in the round, and is never taken for "missing".
-func TestRow17(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		config Config
-		iso    string
-		set    func(w *world)
-		cause  reason.Code
-		visit  reason.Code // of the store in a round; "" no error
-	}{
+// An uncheckable is a way in which an ISO cannot be checked.
+type uncheckable struct {
+	name   string
+	config Config
+	iso    string
+	set    func(w *world)
+	cause  reason.Code
+	visit  reason.Code // of the store in a round; "" no error
+}
+
+// uncheckables are the ways that rows 16 and 17 name, and more.
+func uncheckables() []uncheckable {
+	return []uncheckable{
 		{"ISO missing on storage", zoned("/a=east"), "203", func(w *world) {
 			w.put("/a", "203", &fakeISO{value: inspect.Missing})
 			delete(w.isos, at("/a", "203"))
@@ -461,7 +440,48 @@ func TestRow17(t *testing.T) {
 			w.put("/a", "203", &fakeISO{value: inspect.Unknown, err: reason.New(reason.ISODamaged, "no root directory")})
 			w.readErr = reason.New(reason.AnswersDamaged, "answers.db")
 		}, reason.ISODamaged, ""},
-	} {
+	}
+}
+
+// What cannot be checked never refuses a request: with nothing remembered, after
+// rounds that have failed until the ISO is left alone, and where an earlier ISO in its
+// place is known to lack etcd.
+func TestRow16NeverRefuses(t *testing.T) {
+	for _, tt := range uncheckables() {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				tt.set(w)
+				s := w.scanner(t, tt.config)
+				allowed := func(when string) {
+					t.Helper()
+					if got := decide(t, s, tt.iso, "east"); !got.Allow || got.Checked || got.Took > admit.DefaultWait {
+						t.Errorf("%s: %+v, want it allowed, unchecked, in time", when, got)
+					}
+				}
+				allowed("at first")
+				for range DefaultFailureLimit + 1 {
+					s.Round(t.Context())
+				}
+				allowed("left alone by rounds")
+				for location, i := range w.isos {
+					earlier := *i
+					earlier.version++ // any other
+					a := answers.Answer{Key: earlier.identity(location).Key(), File: inspect.EtcdArchive, From: location, Value: inspect.Missing, Code: reason.ArchiveMissing}
+					if err := w.Put(t.Context(), a); err != nil {
+						t.Error(err)
+					}
+				}
+				allowed("with an answer about an earlier ISO")
+			})
+		})
+	}
+}
+
+// What cannot be checked is an error with a code, of the request and in the round,
+// and is never taken for "missing".
+func TestRow17(t *testing.T) {
+	for _, tt := range uncheckables() {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()

@@ -30,15 +30,15 @@ import (
 	"time"
 
 	"cks-etcd/internal/answers"
+	"cks-etcd/internal/fscall"
 	"cks-etcd/internal/inspect"
 	"cks-etcd/internal/reason"
 	"cks-etcd/internal/source"
 	"cks-etcd/internal/store"
 )
 
-// Defaults of Config and of Run.
+// Defaults of Config.
 const (
-	DefaultInterval     = 5 * time.Minute
 	DefaultFailureLimit = 3
 	// DefaultJobs keeps a disk array or a server busy without crowding out the
 	// system VMs that serve templates from it.
@@ -77,7 +77,7 @@ type Config struct {
 	ReadTimeout  time.Duration // of one call to a store's file system, as New was given it; 0: that of package store
 	// Retry is the least time until a round tries a copy again that has failed. It
 	// keeps rounds that events bring forward from using up the tries. 0: the next
-	// round tries again; with Run, half its interval.
+	// round tries again.
 	Retry time.Duration
 }
 
@@ -133,8 +133,7 @@ type Scanner struct {
 
 	mu     sync.Mutex
 	config Config
-	retry  time.Duration // for a Config without one
-	step   func()        // see Observe
+	step   func() // see Observe
 	looked func(inspect.Value, error, time.Duration)
 	isos   []ISO               // of the last round
 	index  map[string]int      // of isos, by the keys and locations of their copies
@@ -179,13 +178,13 @@ func New(c Config, a Answers, o *source.Opener, log *slog.Logger) *Scanner {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return build(c, a, opener{o}, directories{c.ReadTimeout, log}, log)
+	return build(c, a, opener{o}, directories{c.ReadTimeout, o.Calls(), log}, log)
 }
 
 func build(c Config, a Answers, i images, s stores, log *slog.Logger) *Scanner {
 	return &Scanner{
 		images: i, stores: s, check: inspect.Check, log: log,
-		ledger:  newLedger(a),
+		ledger:  newLedger(a, log),
 		flights: newFlights(),
 		turn:    make(chan struct{}, 1),
 		config:  c.withDefaults(),
@@ -251,15 +250,16 @@ func (o opener) Open(ctx context.Context, name string) (image, error) {
 // directories are the stores of package store.
 type directories struct {
 	timeout time.Duration
+	calls   *fscall.Calls
 	log     *slog.Logger
 }
 
 func (d directories) Walk(ctx context.Context, root string, each func(store.Copy) error) error {
-	return store.Walk(ctx, root, store.Options{Timeout: d.timeout, Log: d.log}, each)
+	return store.Walk(ctx, root, store.Options{Timeout: d.timeout, Calls: d.calls, Log: d.log}, each)
 }
 
 func (d directories) Template(ctx context.Context, root, id string) ([]store.Copy, error) {
-	return store.Template(ctx, root, id, store.Options{Timeout: d.timeout, Log: d.log})
+	return store.Template(ctx, root, id, store.Options{Timeout: d.timeout, Calls: d.calls, Log: d.log})
 }
 
 // title is the name of the ISO for people.

@@ -58,7 +58,7 @@ func (o *Opener) openDownload(s *Source, r *remote) error {
 		temp.Close()
 		return fail(fmt.Errorf("%w: %w", errTemp, err))
 	}
-	s.medium = &file{name: r.name, id: identify(info), workers: o.workers, count: new(counter), h: temp}
+	s.medium = &file{name: r.name, path: temp.Name(), id: identify(info, o.calls.Device), calls: o.calls, count: new(counter), h: temp}
 	return nil
 }
 

@@ -7,11 +7,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"cks-etcd/internal/fscall"
 	"cks-etcd/internal/reason"
 )
 
@@ -26,13 +26,13 @@ type handle interface {
 func (o *Opener) openFile(s *Source, name string) error {
 	ctx, cancel := context.WithTimeout(s.ctx, o.timeout)
 	defer cancel()
-	f, err := call(ctx, o.workers, name,
-		func() (*file, error) { return openFile(name) },
+	f, err := fscall.Do(ctx, o.calls, name,
+		func() (*file, error) { return openFile(name, o.calls.Device) },
 		func(f *file) { f.h.Close() })
 	if err != nil {
 		return fileError(s.ctx, name, err)
 	}
-	f.workers, f.count = o.workers, &s.count
+	f.calls, f.count = o.calls, &s.count
 	s.medium, s.id, s.size = f, f.id, f.id.Size
 	return nil
 }
@@ -40,7 +40,7 @@ func (o *Opener) openFile(s *Source, name string) error {
 func (o *Opener) identifyFile(ctx context.Context, name string) (Identity, error) {
 	within, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	id, err := call(within, o.workers, name, func() (Identity, error) {
+	id, err := fscall.Do(within, o.calls, name, func() (Identity, error) {
 		info, err := os.Stat(name)
 		if err != nil {
 			return Identity{}, err
@@ -49,14 +49,14 @@ func (o *Opener) identifyFile(ctx context.Context, name string) (Identity, error
 			return Identity{}, err
 		}
 		if info.Mode()&fs.ModeDevice != 0 { // its size is nowhere but in the open device
-			f, err := openFile(name)
+			f, err := openFile(name, o.calls.Device)
 			if err != nil {
 				return Identity{}, err
 			}
 			return f.id, f.h.Close()
 		}
-		return identify(info), nil
-	}, func(Identity) {})
+		return identify(info, o.calls.Device), nil
+	}, nil)
 	if err != nil {
 		return Identity{}, fileError(ctx, name, err)
 	}
@@ -65,10 +65,11 @@ func (o *Opener) identifyFile(ctx context.Context, name string) (Identity, error
 
 // A file is a regular file or a block device.
 type file struct {
-	name    string
-	id      Identity
-	workers *workers
-	count   *counter
+	name  string // for people
+	path  string
+	id    Identity
+	calls *fscall.Calls
+	count *counter
 
 	h   handle // nil: left to a worker that has not come back
 	err error  // why
@@ -77,7 +78,7 @@ type file struct {
 // openFile may hang. What cannot be an image is not opened: that alone rewinds a
 // tape, arms a watchdog, or waits for a FIFO's writer. O_NONBLOCK is for what
 // takes the name's place in between, and for drives without a medium.
-func openFile(name string) (*file, error) {
+func openFile(name string, mounted deviceMount) (*file, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
@@ -98,7 +99,7 @@ func openFile(name string) (*file, error) {
 	if err := readable(info.Mode()); err != nil {
 		return fail(err)
 	}
-	id := identify(info)
+	id := identify(info, mounted)
 	if id.Kind == KindDevice {
 		// stat has no size for it; the end of the device is where lseek(2) finds it.
 		if id.Size, err = f.Seek(0, io.SeekEnd); err != nil {
@@ -111,7 +112,7 @@ func openFile(name string) (*file, error) {
 	if id.Size < 0 || id.Size > maxSize {
 		return fail(fmt.Errorf("%w: a length of %d bytes is not believed", errUnsupported, id.Size))
 	}
-	return &file{name: name, id: id, h: f}, nil
+	return &file{name: name, path: name, id: id, h: f}, nil
 }
 
 var (
@@ -137,17 +138,6 @@ func readable(m fs.FileMode) error {
 	return fmt.Errorf("%w: it is neither a regular file nor a block device", errUnsupported)
 }
 
-func identify(info fs.FileInfo) Identity {
-	id := Identity{Kind: KindFile, Size: info.Size(), Modified: info.ModTime()}
-	if info.Mode()&fs.ModeDevice != 0 {
-		id.Kind = KindDevice
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		id.Device, id.Inode = uint64(st.Dev), uint64(st.Ino)
-	}
-	return id
-}
-
 // read fills p, by way of a buffer that a worker which never comes back may keep.
 func (f *file) read(ctx context.Context, p []byte, off int64) error {
 	if f.h == nil {
@@ -159,7 +149,7 @@ func (f *file) read(ctx context.Context, p []byte, off int64) error {
 		b   []byte
 		err error
 	}
-	g, err := call(ctx, f.workers, f.name, func() (got, error) {
+	g, err := fscall.Do(ctx, f.calls, f.path, func() (got, error) {
 		b := make([]byte, len(p))
 		n, err := h.ReadAt(b, off)
 		if n < len(b) && err == nil {
@@ -199,8 +189,8 @@ func (f *file) changed(ctx context.Context) error {
 		return nil
 	}
 	h := f.h
-	info, err := call(ctx, f.workers, f.name, h.Stat, func(fs.FileInfo) { h.Close() })
-	if stalled(err) {
+	info, err := fscall.Do(ctx, f.calls, f.path, h.Stat, func(fs.FileInfo) { h.Close() })
+	if fscall.Stalled(err) {
 		f.h = nil
 		f.err = fileError(ctx, f.name, err)
 		return f.err
@@ -208,11 +198,11 @@ func (f *file) changed(ctx context.Context) error {
 	if err != nil {
 		return fileError(ctx, f.name, err)
 	}
-	switch now := identify(info); {
-	case now.Size != f.id.Size:
-		return reason.New(reason.SourceChanged, "%s had %d bytes and has %d now", f.name, f.id.Size, now.Size)
-	case !now.Modified.Equal(f.id.Modified):
-		return reason.New(reason.SourceChanged, "%s was written at %s", f.name, now.Modified.Format(time.RFC3339))
+	switch size, modified := info.Size(), info.ModTime(); {
+	case size != f.id.Size:
+		return reason.New(reason.SourceChanged, "%s had %d bytes and has %d now", f.name, f.id.Size, size)
+	case !modified.Equal(f.id.Modified):
+		return reason.New(reason.SourceChanged, "%s was written at %s", f.name, modified.Format(time.RFC3339))
 	}
 	return nil
 }
@@ -228,22 +218,17 @@ func (f *file) close(ctx context.Context) error {
 	h := f.h
 	f.h, f.err = nil, fs.ErrClosed
 	// A FUSE server is told of a close, and may hang in it.
-	_, err := call(ctx, f.workers, f.name, func() (struct{}, error) { return struct{}{}, h.Close() }, func(struct{}) {})
-	if changed == nil && stalled(err) {
+	_, err := fscall.Do(ctx, f.calls, f.path, func() (struct{}, error) { return struct{}{}, h.Close() }, nil)
+	if changed == nil && fscall.Stalled(err) {
 		return fileError(ctx, f.name, err)
 	}
 	return changed
 }
 
-func stalled(err error) bool {
-	_, is := errors.AsType[*stalledError](err)
-	return is
-}
-
 // fileError finds the code for what a file system call said. ctx is the
 // caller's, without the time for one call.
 func fileError(ctx context.Context, name string, err error) *reason.Error {
-	if stalled(err) {
+	if fscall.Stalled(err) {
 		return endError(ctx, name, err)
 	}
 	var code reason.Code

@@ -223,7 +223,9 @@ func TestAnswers(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			o := newOpener(t, Options{Timeout: 10 * time.Second})
+			// Far beyond what tries and pauses take: some fifty of these run at once.
+			const timeout = 60 * time.Second
+			o := newOpener(t, Options{Timeout: timeout})
 			start := time.Now()
 			s, err := o.Open(t.Context(), serve(t, test.answer))
 			if err == nil {
@@ -239,7 +241,7 @@ func TestAnswers(t *testing.T) {
 				s.Close()
 			}
 			wantCode(t, err, test.want)
-			if d := time.Since(start); d > 8*time.Second {
+			if d := time.Since(start); d > timeout/2 { // waited for nothing
 				t.Errorf("it took %v to say so", d)
 			}
 		})
@@ -306,7 +308,7 @@ func TestTransient(t *testing.T) {
 	for name, answer := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, err := newOpener(t, Options{Timeout: 6 * time.Second}).Open(t.Context(), serve(t, answer))
+			s, err := newOpener(t, Options{Timeout: 12 * time.Second}).Open(t.Context(), serve(t, answer))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -321,6 +323,7 @@ func TestTransient(t *testing.T) {
 
 func TestServerStalls(t *testing.T) {
 	data := content(1 << 20)
+	const stallLimit = 20 * time.Second // below the default timeout, far beyond 1 s on a busy machine
 	for name, answer := range map[string]script{
 		"no answer": func(w http.ResponseWriter, r *http.Request, n int) { <-r.Context().Done() },
 		"no body": func(w http.ResponseWriter, r *http.Request, n int) {
@@ -347,7 +350,7 @@ func TestServerStalls(t *testing.T) {
 			start := time.Now()
 			_, err := newOpener(t, Options{Timeout: time.Second}).Open(t.Context(), serve(t, answer))
 			wantCode(t, err, reason.SourceStalled)
-			if d := time.Since(start); d > 3*time.Second {
+			if d := time.Since(start); d > stallLimit {
 				t.Errorf("it took %v", d)
 			}
 		})
@@ -361,7 +364,7 @@ func TestServerStalls(t *testing.T) {
 			<-r.Context().Done()
 		}))
 		wantCode(t, err, reason.Interrupted)
-		if d := time.Since(start); d > 3*time.Second || !errors.Is(err, context.Canceled) {
+		if d := time.Since(start); d > stallLimit || !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v after %v", err, d)
 		}
 	})

@@ -4,10 +4,17 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cks-etcd/internal/fscall"
 )
 
 // Kinds of source.
@@ -24,6 +31,10 @@ type Identity struct {
 
 	Device, Inode uint64    // of a file
 	Modified      time.Time // of a file, as exactly as its file system has it
+	// Volume is, of a file on a network file system, what that was mounted from,
+	// such as "nfs=server:/export". It stands for Device, a number that the kernel
+	// makes up at each mount and gives to another one later.
+	Volume string
 
 	Size int64
 
@@ -47,7 +58,11 @@ func (i Identity) Key() string {
 	var key string
 	switch i.Kind {
 	case KindFile:
-		key = fmt.Sprintf("file:%x:%d:%d:%d.%09d", i.Device, i.Inode, i.Size, i.Modified.Unix(), i.Modified.Nanosecond())
+		volume := i.Volume // never without "=", which no number has
+		if volume == "" {
+			volume = strconv.FormatUint(i.Device, 16)
+		}
+		key = fmt.Sprintf("file:%s:%d:%d:%d.%09d", volume, i.Inode, i.Size, i.Modified.Unix(), i.Modified.Nanosecond())
 	case KindURL:
 		version := i.ETag
 		if !strongTag(i.ETag) {
@@ -57,15 +72,63 @@ func (i Identity) Key() string {
 			version += "@" + i.LastModified
 		}
 		key = "url:" + i.URL + ":" + strconv.FormatInt(i.Size, 10) + ":" + version
-		if strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' }) {
-			key = "url:" + strconv.QuoteToASCII(key)
-		}
+	}
+	if strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' }) {
+		key = i.Kind + ":" + strconv.QuoteToASCII(key)
 	}
 	if len(key) > maxKey {
 		sum := sha256.Sum256([]byte(key))
 		key = i.Kind + ":sha256:" + hex.EncodeToString(sum[:])
 	}
 	return key
+}
+
+// A deviceMount finds the mount whose files have a device number, without asking
+// its file system.
+type deviceMount func(dev uint64) (fscall.Mount, bool)
+
+// identify returns the identity of a file or block device.
+func identify(info fs.FileInfo, mounted deviceMount) Identity {
+	id := Identity{Kind: KindFile, Size: info.Size(), Modified: info.ModTime()}
+	if info.Mode()&fs.ModeDevice != 0 {
+		id.Kind = KindDevice
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		id.Device, id.Inode = uint64(st.Dev), uint64(st.Ino)
+	}
+	// Only file systems without a device of their own have a number made up, of
+	// major 0 (Linux, Documentation/admin-guide/devices.txt).
+	if id.Kind == KindFile && unix.Major(id.Device) == 0 {
+		if m, ok := mounted(id.Device); ok {
+			id.Volume = volume(m)
+		}
+	}
+	return id
+}
+
+// volume is what Identity has of a mount: "" where inode numbers may differ after
+// another mount of the same, so that an answer about one file could become that
+// about another.
+func volume(m fscall.Mount) string {
+	kind := ""
+	switch m.Type {
+	case "nfs", "nfs4":
+		kind = "nfs" // one server, one file id, whichever version is spoken (fileid in RFC 1813 and RFC 8881)
+	case "ceph":
+		kind = "ceph" // the inode number is the cluster's own
+	case "fuse.glusterfs":
+		kind = "glusterfs" // made from the file's id in the volume
+	case "cifs", "smb3":
+		// The server's numbers, unless the client counts (mount.cifs(8), noserverino).
+		if slices.Contains(strings.Split(m.Options, ","), "serverino") {
+			kind = "smb"
+		}
+	}
+	// What else runs over FUSE mostly counts inodes as they are looked up.
+	if kind == "" || m.Source == "" || m.Source == "none" {
+		return ""
+	}
+	return kind + "=" + m.Source
 }
 
 // hashDigits is how much of a SHA-256 stands for a URL in another one.

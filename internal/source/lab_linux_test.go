@@ -79,10 +79,10 @@ func stopped(t *testing.T, pid int) bool {
 	return len(threads) > 0
 }
 
-// TestHungMount freezes the server of a mount in the middle: reads, opens and
+// TestLabHungMount freezes the server of a mount in the middle: reads, opens and
 // stats of files there end in time, others go on, and when the server comes back
 // nothing is lost.
-func TestHungMount(t *testing.T) {
+func TestLabHungMount(t *testing.T) {
 	dir := t.TempDir()
 	names := []string{"a.iso", "b.iso", "c.iso", "d.iso", "e.iso", "f.iso", "g.iso", "h.iso"}
 	for _, name := range names {
@@ -168,8 +168,8 @@ func TestHungMount(t *testing.T) {
 	}
 }
 
-// TestBlockDevice reads a loop device.
-func TestBlockDevice(t *testing.T) {
+// TestLabBlockDevice reads a loop device.
+func TestLabBlockDevice(t *testing.T) {
 	losetup := tool(t, "losetup")
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") != "" {
@@ -212,9 +212,9 @@ func TestBlockDevice(t *testing.T) {
 	}
 }
 
-// TestDownloadFullDisk: what cannot fit is not begun, and what does not fit in
+// TestLabDownloadFullDisk: what cannot fit is not begun, and what does not fit in
 // the end leaves nothing.
-func TestDownloadFullDisk(t *testing.T) {
+func TestLabDownloadFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") != "" {
 			t.Fatal("mounting needs root")

@@ -163,6 +163,8 @@ func TestKey(t *testing.T) {
 		{Identity{Kind: KindDevice, Device: 1, Inode: 2, Size: 3, Modified: when}, ""},
 		{Identity{Kind: KindFile, Device: 0x801, Inode: 2, Size: 3, Modified: when}, "file:801:2:3:1767323045.000000006"},
 		{Identity{Kind: KindFile, Device: 0x801, Inode: 2, Size: 3}, "*"},
+		{Identity{Kind: KindFile, Volume: "nfs=h:/e", Device: 0x35, Inode: 2, Size: 3, Modified: when}, "file:nfs=h:/e:2:3:1767323045.000000006"},
+		{Identity{Kind: KindFile, Volume: "nfs=h:/\xff", Inode: 2, Size: 3, Modified: when}, "*"},
 		{Identity{Kind: KindURL, URL: "http://h/x", Size: 3}, ""},
 		{Identity{Kind: KindURL, URL: "http://h/x", Size: 3, ETag: weak}, ""},
 		{Identity{Kind: KindURL, URL: "http://h/x", Size: 3, ETag: strong}, `url:http://h/x:3:"abc"`},

@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cks-etcd/internal/fscall"
 	"cks-etcd/internal/reason"
 )
 
@@ -39,13 +41,17 @@ type Options struct {
 	// where it is not known. Calls for different names may come at once.
 	Progress func(name string, read, total int64)
 
+	// Calls makes the file system calls, and knows those that have not come back. A
+	// process has one. nil: one of the Opener's own.
+	Calls *fscall.Calls
+
 	Log *slog.Logger // retries and lost workers; nil: nothing
 }
 
 // An Opener opens images. Its methods may be used by several goroutines.
 type Opener struct {
 	timeout  time.Duration
-	workers  *workers
+	calls    *fscall.Calls
 	web      *web
 	download bool
 	tempDir  string
@@ -64,13 +70,16 @@ func New(o Options) (*Opener, error) {
 	if o.Progress == nil {
 		o.Progress = func(string, int64, int64) {}
 	}
+	if o.Calls == nil {
+		o.Calls = fscall.New(o.Log)
+	}
 	w, err := newWeb(o)
 	if err != nil {
 		return nil, err
 	}
 	return &Opener{
 		timeout:  o.Timeout,
-		workers:  newWorkers(o.Log),
+		calls:    o.Calls,
 		web:      w,
 		download: o.Download,
 		tempDir:  o.TempDir,
@@ -85,9 +94,14 @@ func (o *Opener) Close() {
 	}
 }
 
+// Calls returns what makes the file system calls, for others that have to make
+// some.
+func (o *Opener) Calls() *fscall.Calls { return o.calls }
+
 // Lost returns how many workers are held by file system calls that were given
-// up and have not come back. It goes down when one does.
-func (o *Opener) Lost() int { return o.workers.count() }
+// up and have not come back, of all who use the same Calls. It goes down when one
+// does.
+func (o *Opener) Lost() int { return o.calls.Lost() }
 
 // Open opens the image of that name, a path or a URL. A path may lead through
 // symbolic links to a regular file or a block device; anything else, such as a
@@ -237,7 +251,7 @@ func (s *Source) ended(ctx context.Context) error {
 	if s.closed.Load() {
 		return fs.ErrClosed
 	}
-	return endError(s.ctx, s.name, &stalledError{"another read of it has not ended", ctx.Err()})
+	return endError(s.ctx, s.name, fmt.Errorf("another read of it has not ended: %w", ctx.Err()))
 }
 
 // endError names why there is no more waiting for name: ctx, the caller's, was

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"cks-etcd/internal/fscall"
 	"cks-etcd/internal/reason"
 )
 
@@ -22,8 +23,8 @@ const (
 	defaultTimeout = 30 * time.Second
 
 	// maxLost is how many looks of one walk may never come back before the rest
-	// of it is given up: each one keeps a thread in the kernel, and the others
-	// would most likely hang as well.
+	// of it is given up: the others would most likely hang as well, each for as
+	// long as a look may take.
 	maxLost = 3
 
 	// maxEntries is how many names of one directory are read, in about 100 MB. A
@@ -31,48 +32,37 @@ const (
 	maxEntries = 500_000
 )
 
-// calls are the looks at the file system that a walk takes.
-type calls interface {
+// looks are those at the file system that a walk takes.
+type looks interface {
 	list(dir string) ([]fs.DirEntry, error)
 	read(name string, limit int64) ([]byte, error) // of a regular file
 	lstat(name string) (fs.FileInfo, error)
 	stat(name string) (fs.FileInfo, error)
-	resolve(name string) (string, error)
+	resolve(name string) (string, error) // without symbolic links
 }
 
-// A disk bounds the time of each look. One that hangs in the kernel cannot be
-// interrupted, so it runs on a worker; where it does not come back in time it is
-// left to itself, and another worker takes its place. A disk is used by one
-// goroutine.
+// A disk bounds the time of each look of one walk. It is used by one goroutine.
 type disk struct {
-	calls   calls
+	looks   looks
+	calls   *fscall.Calls
 	timeout time.Duration
-	work    chan func() // of the worker; nil when there is none
-	lost    int
+	lost    int // looks that never came back, or were not taken since others did not
 }
 
-func newDisk(c calls, timeout time.Duration) *disk {
-	if timeout <= 0 {
-		timeout = defaultTimeout
+func newDisk(l looks, o Options) *disk {
+	d := &disk{looks: l, calls: o.Calls, timeout: o.Timeout}
+	if d.calls == nil {
+		d.calls = fscall.New(o.Log)
 	}
-	return &disk{calls: c, timeout: timeout}
-}
-
-// close lets the worker end.
-func (d *disk) close() {
-	if d.work != nil {
-		close(d.work)
-		d.work = nil
+	if d.timeout <= 0 {
+		d.timeout = defaultTimeout
 	}
+	return d
 }
 
-// look runs f on the worker and returns its results, or a *reason.Error when it
-// does not come back in time or before ctx ends.
+// look returns the results of f, or a *reason.Error when it does not come back in
+// time or before ctx ends.
 func look[T any](ctx context.Context, d *disk, name string, f func() (T, error)) (T, error) {
-	type result struct {
-		v   T
-		err error
-	}
 	var zero T
 	if ctx.Err() != nil {
 		return zero, ended(ctx)
@@ -80,56 +70,40 @@ func look[T any](ctx context.Context, d *disk, name string, f func() (T, error))
 	if d.lost >= maxLost {
 		return zero, reason.New(reason.SourceStalled, "%s was not looked at since %d other looks never came back", name, d.lost)
 	}
-	if d.work == nil {
-		work := make(chan func())
-		go func() {
-			for f := range work {
-				f()
-			}
-		}()
-		d.work = work
-	}
-	done := make(chan result, 1) // a worker that was left alone must not wait
-	d.work <- func() {
-		v, err := f()
-		done <- result{v, err}
-	}
-	timer := time.NewTimer(d.timeout)
-	defer timer.Stop()
-	select {
-	case r := <-done:
-		return r.v, r.err
-	case <-timer.C:
-		d.close()
-		d.lost++
-		return zero, reason.New(reason.SourceStalled, "%s does not answer for %v", name, d.timeout)
-	case <-ctx.Done():
-		d.close()
+	within, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	v, err := fscall.Do(within, d.calls, name, f, nil)
+	switch {
+	case !fscall.Stalled(err):
+		return v, err
+	case ctx.Err() != nil:
 		return zero, ended(ctx)
 	}
+	d.lost++
+	return zero, reason.New(reason.SourceStalled, "%s: %w", name, err)
 }
 
 // list returns the entries of a directory by name.
 func (d *disk) list(ctx context.Context, dir string) ([]fs.DirEntry, error) {
-	entries, err := look(ctx, d, dir, func() ([]fs.DirEntry, error) { return d.calls.list(dir) })
+	entries, err := look(ctx, d, dir, func() ([]fs.DirEntry, error) { return d.looks.list(dir) })
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, err
 }
 
 func (d *disk) read(ctx context.Context, name string, limit int64) ([]byte, error) {
-	return look(ctx, d, name, func() ([]byte, error) { return d.calls.read(name, limit) })
+	return look(ctx, d, name, func() ([]byte, error) { return d.looks.read(name, limit) })
 }
 
 func (d *disk) lstat(ctx context.Context, name string) (fs.FileInfo, error) {
-	return look(ctx, d, name, func() (fs.FileInfo, error) { return d.calls.lstat(name) })
+	return look(ctx, d, name, func() (fs.FileInfo, error) { return d.looks.lstat(name) })
 }
 
 func (d *disk) stat(ctx context.Context, name string) (fs.FileInfo, error) {
-	return look(ctx, d, name, func() (fs.FileInfo, error) { return d.calls.stat(name) })
+	return look(ctx, d, name, func() (fs.FileInfo, error) { return d.looks.stat(name) })
 }
 
 func (d *disk) resolve(ctx context.Context, name string) (string, error) {
-	return look(ctx, d, name, func() (string, error) { return d.calls.resolve(name) })
+	return look(ctx, d, name, func() (string, error) { return d.looks.resolve(name) })
 }
 
 // ended is the outcome when ctx has ended.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"cks-etcd/internal/fscall"
 	"cks-etcd/internal/reason"
 
 	"github.com/google/go-cmp/cmp"
@@ -181,5 +183,39 @@ func TestHung(t *testing.T) {
 			}
 			close(wait)
 		})
+	})
+}
+
+// However often a hung store is asked, by whomever, it takes a bounded number of
+// workers, and the same ones as all other calls there.
+func TestHungForLong(t *testing.T) {
+	root := exportTree(t)
+	synctest.Test(t, func(t *testing.T) {
+		before := runtime.NumGoroutine()
+		wait := make(chan struct{})
+		f := &faulty{hang: map[string]bool{"resolve " + root: true}, wait: wait}
+		o := Options{Calls: fscall.New(nil), Timeout: time.Second}
+		for range 500 {
+			if err := walk(t.Context(), f, root, o, nil); reason.Of(err) != reason.SourceStalled {
+				t.Fatalf("Walk returned %v", err)
+			}
+			if _, err := template(t.Context(), f, root, "203", o); reason.Of(err) != reason.SourceStalled {
+				t.Fatalf("Template returned %v", err)
+			}
+		}
+		synctest.Wait()
+		lost := o.Calls.Lost()
+		if n := runtime.NumGoroutine() - before; lost == 0 || lost > 10 || n > lost+2 {
+			t.Errorf("%d calls are lost, and %d goroutines left", lost, n)
+		}
+		// The server is back, and the store is as it was.
+		close(wait)
+		synctest.Wait()
+		if n := o.Calls.Lost(); n != 0 {
+			t.Errorf("%d calls are lost for good", n)
+		}
+		if got, err := template(t.Context(), f, root, "203", o); err != nil || len(got) != 2 {
+			t.Errorf("Template returned %+v, %v", got, err)
+		}
 	})
 }

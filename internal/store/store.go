@@ -30,6 +30,7 @@ import (
 	"strings"
 	"time"
 
+	"cks-etcd/internal/fscall"
 	"cks-etcd/internal/reason"
 )
 
@@ -54,7 +55,10 @@ type Copy struct {
 // Options of Walk and Template. The zero value is ready for use.
 type Options struct {
 	Timeout time.Duration // the longest time one look at a file or directory may take; 0: 30 s
-	Log     *slog.Logger  // may be nil
+	// Calls makes the looks, and knows those that have not come back. A process has
+	// one. nil: one of the walk's own.
+	Calls *fscall.Calls
+	Log   *slog.Logger // may be nil
 }
 
 // Walk calls each for every ISO below root, in the order of their paths. root
@@ -71,12 +75,11 @@ func Walk(ctx context.Context, root string, o Options, each func(Copy) error) er
 	return walk(ctx, system{}, root, o, each)
 }
 
-func walk(ctx context.Context, c calls, root string, o Options, each func(Copy) error) error {
-	w, err := newWalker(ctx, c, root, o)
+func walk(ctx context.Context, l looks, root string, o Options, each func(Copy) error) error {
+	w, err := newWalker(ctx, l, root, o)
 	if err != nil {
 		return err
 	}
-	defer w.disk.close()
 	w.each = each
 	if err := w.directory(".", 0); err != nil {
 		return err
@@ -92,15 +95,14 @@ func Template(ctx context.Context, root, id string, o Options) ([]Copy, error) {
 	return template(ctx, system{}, root, id, o)
 }
 
-func template(ctx context.Context, c calls, root, id string, o Options) ([]Copy, error) {
+func template(ctx context.Context, l looks, root, id string, o Options) ([]Copy, error) {
 	if !isID(id) {
 		return nil, reason.New(reason.Usage, "%q is no template id: that is a number, the name of its directory", id)
 	}
-	w, err := newWalker(ctx, c, root, o)
+	w, err := newWalker(ctx, l, root, o)
 	if err != nil {
 		return nil, err
 	}
-	defer w.disk.close()
 	var list []Copy
 	w.each = func(c Copy) error {
 		list = append(list, c)

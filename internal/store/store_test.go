@@ -177,6 +177,25 @@ func TestTemplateDirectory(t *testing.T) {
 	}
 }
 
+func TestUniqueName(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                     "a.iso",
+		"uniquename=203-1-x\n": "203-1-x",
+		"uniquename=\n":        "a.iso",
+		"uniquename=" + strings.Repeat("x", maxName) + "\n":   strings.Repeat("x", maxName),
+		"uniquename=" + strings.Repeat("x", maxName+1) + "\n": "a.iso", // no name, and more than can be remembered
+	} {
+		root := makeTree(t, t.TempDir(), map[string]string{
+			"template/tmpl/1/203/a.iso":               "12345",
+			"template/tmpl/1/203/template.properties": text + "iso.filename=a.iso\niso.size=5\n",
+		})
+		got, err := Template(t.Context(), root, "203", Options{})
+		if err != nil || len(got) != 1 || got[0].Err != nil || got[0].Name != want {
+			t.Errorf("%.30q: %+v, %v, want the name %.30q", text, got, err, want)
+		}
+	}
+}
+
 func copies(t *testing.T, walk func(func(Copy) error) error) []Copy {
 	t.Helper()
 	var list []Copy

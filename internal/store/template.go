@@ -15,6 +15,10 @@ import (
 // propertiesFile describes a template (TemplateLocation in CloudStack).
 const propertiesFile = "template.properties"
 
+// maxName is the longest unique name that is taken for one, in bytes: it is kept
+// in a VARCHAR(255) (vm_template in CloudStack's schema), four bytes a character.
+const maxName = 4 * 255
+
 // otherFormats are the properties of which one is "true" for a template that is
 // no ISO: the image formats of CloudStack (Storage.ImageFormat).
 func otherFormats() []string {
@@ -77,7 +81,7 @@ func (w *walker) template(dir string, entries []fs.DirEntry) (Copy, bool) {
 		return incomplete("%s: %w", propertiesFile, err)
 	}
 	c.Properties = props
-	if name := props["uniquename"]; name != "" {
+	if name := props["uniquename"]; name != "" && len(name) <= maxName {
 		c.Name = name
 	}
 	name, named := props["iso.filename"]

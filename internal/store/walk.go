@@ -29,18 +29,18 @@ type walker struct {
 	failed int           // their number
 }
 
-func newWalker(ctx context.Context, c calls, root string, o Options) (*walker, error) {
-	w := &walker{ctx: ctx, disk: newDisk(c, o.Timeout), log: o.Log, root: filepath.Clean(root)}
+func newWalker(ctx context.Context, l looks, root string, o Options) (*walker, error) {
+	w := &walker{ctx: ctx, disk: newDisk(l, o), log: o.Log, root: filepath.Clean(root)}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
-	abs, err := filepath.Abs(root)
+	// The current directory may be on what hangs.
+	abs, err := look(ctx, w.disk, root, func() (string, error) { return filepath.Abs(root) })
 	if err != nil {
 		return nil, outcome(err)
 	}
 	resolved, err := w.disk.resolve(ctx, abs)
 	if err != nil {
-		w.disk.close()
 		return nil, outcome(err)
 	}
 	w.bases = []string{abs, resolved}

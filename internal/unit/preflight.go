@@ -309,8 +309,13 @@ func existing(dir string) string {
 // statfs asks the kernel about the file system of dir as systemd sees it, which
 // starts etcd: to the agent's own service most of it is read-only.
 func statfs(dir string) (fsSpace, error) {
-	s, err := unixfs.Statfs("/proc/1/root" + dir)
-	if err != nil { // not permitted
+	real, err := filepath.EvalSymlinks(dir) // a link with an absolute target would lead back to what the agent sees
+	if err != nil {
+		real = dir
+	}
+	s, err := unixfs.Statfs("/proc/1/root" + real)
+	seen := err == nil
+	if !seen { // not permitted
 		s, err = unixfs.Statfs(dir)
 	}
 	if err != nil {
@@ -320,5 +325,5 @@ func statfs(dir string) (fsSpace, error) {
 	if unit == 0 {
 		unit = uint64(s.Bsize)
 	}
-	return fsSpace{freeRoot: s.Bfree * unit, freeUser: s.Bavail * unit, readOnly: s.Flags&unix.ST_RDONLY != 0}, nil
+	return fsSpace{freeRoot: s.Bfree * unit, freeUser: s.Bavail * unit, readOnly: seen && s.Flags&unix.ST_RDONLY != 0}, nil
 }

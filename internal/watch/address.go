@@ -45,6 +45,25 @@ func (a Address) Local() bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
+// overlaps reports whether a system may refuse to listen on both of two addresses
+// that are not the same: they have one port, and one host stands for the other's too.
+func (a Address) overlaps(b Address) bool {
+	if a.Network != "tcp" || b.Network != "tcp" {
+		return false
+	}
+	aHost, aPort, aErr := net.SplitHostPort(a.Addr)
+	bHost, bPort, bErr := net.SplitHostPort(b.Addr)
+	if aErr != nil || bErr != nil || aPort != bPort || aPort == "0" {
+		return false
+	}
+	wide := func(host string) bool {
+		ip, err := netip.ParseAddr(host)
+		return host == "" || err == nil && ip.Unmap().IsUnspecified()
+	}
+	named := aHost == "localhost" || bHost == "localhost"
+	return wide(aHost) || wide(bHost) || named && a.Local() && b.Local()
+}
+
 // parseAddress reads unix:/PATH or HOST:PORT.
 func parseAddress(s string) (Address, error) {
 	if p, ok := strings.CutPrefix(s, "unix:"); ok {

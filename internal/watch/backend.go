@@ -23,12 +23,9 @@ type scanner interface {
 	Reload(scan.Config)
 	Round(context.Context) scan.Round
 	ISOs() []scan.ISO
-}
-
-// An observable scanner tells how it gets on. step is called whenever a round has
-// got on, as after each copy it listed or looked at, and looked after each look
-// that a round began; both by any goroutine, and both return at once.
-type observable interface {
+	// Observe has step called whenever a round has got on, as after each copy it
+	// listed or looked at, and looked after each look that a round began; both by any
+	// goroutine, and both return at once.
 	Observe(step func(), looked func(value inspect.Value, err error, took time.Duration))
 }
 
@@ -46,14 +43,7 @@ func openBackend(ctx context.Context, c Config, o Options) (*backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	opener, err := source.New(source.Options{
-		Timeout: c.ReadTimeout,
-		CAFile:  c.HTTP.CA,
-		Headers: c.HTTP.Headers,
-		Netrc:   c.HTTP.Netrc,
-		Agent:   "etcd-fleet/" + o.Version,
-		Log:     o.Log,
-	})
+	opener, err := openSource(c, o)
 	if err != nil {
 		store.Close()
 		return nil, err
@@ -73,6 +63,19 @@ func openBackend(ctx context.Context, c Config, o Options) (*backend, error) {
 			opener.Close()
 		},
 	}, nil
+}
+
+// openSource makes what reads ISOs, from the files that c names for that.
+func openSource(c Config, o Options) (*source.Opener, error) {
+	return source.New(source.Options{
+		Timeout: c.ReadTimeout,
+		CAFile:  c.HTTP.CA,
+		Headers: c.HTTP.Headers,
+		Netrc:   c.HTTP.Netrc,
+		Agent:   "etcd-fleet/" + o.Version,
+		Calls:   o.calls,
+		Log:     o.Log,
+	})
 }
 
 // Scan returns the part of the configuration that is the scanner's.

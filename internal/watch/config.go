@@ -58,9 +58,6 @@ type TLS struct {
 const (
 	defaultListen   = "127.0.0.1:9619"
 	defaultInterval = 5 * time.Minute
-	defaultLimit    = 3
-	defaultJobs     = 4
-	defaultLook     = 2 * time.Minute
 	defaultRead     = 30 * time.Second
 
 	// minInterval keeps a slip of the unit from turning rounds, each of which
@@ -120,9 +117,9 @@ func (d *decoder) config() (Config, error) {
 	c := Config{
 		File:         inspect.EtcdArchive,
 		Interval:     defaultInterval,
-		FailureLimit: defaultLimit,
-		Jobs:         defaultJobs,
-		LookTimeout:  defaultLook,
+		FailureLimit: scan.DefaultFailureLimit,
+		Jobs:         scan.DefaultJobs,
+		LookTimeout:  scan.DefaultLookTimeout,
 		ReadTimeout:  defaultRead,
 		AdmitWait:    admit.DefaultWait,
 		Answers:      defaultAnswers(os.Geteuid(), os.Getenv),

@@ -71,7 +71,7 @@ func (f *fakeScanner) Round(ctx context.Context) scan.Round {
 
 func (f *fakeScanner) ISOs() []scan.ISO { return f.isos }
 
-// Observe makes the scanner an observable one.
+// Observe tells of two looks at once.
 func (f *fakeScanner) Observe(step func(), looked func(inspect.Value, error, time.Duration)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -161,9 +161,8 @@ func (m *metrics) roundLook(v inspect.Value, err error, took time.Duration) {
 	m.look("round", v, err, took)
 }
 
-// round notes a round that has ended. observed tells that its looks were counted
-// while it ran.
-func (m *metrics) round(r scan.Round, success, observed bool) {
+// round notes a round that has ended. Its looks were counted while it ran.
+func (m *metrics) round(r scan.Round, success bool) {
 	m.rounds.WithLabelValues(strconv.FormatBool(success)).Inc()
 	m.roundStart.Set(seconds(r.Started))
 	m.roundDuration.Set(r.Took.Seconds())
@@ -172,12 +171,6 @@ func (m *metrics) round(r scan.Round, success, observed bool) {
 		m.lastSuccess.Set(seconds(r.Started.Add(r.Took)))
 	}
 	m.bytesRead.Add(float64(r.Bytes))
-	if !observed {
-		for v, n := range r.Found {
-			m.looks.WithLabelValues("round", string(v)).Add(float64(n))
-		}
-		m.looks.WithLabelValues("round", "failed").Add(float64(r.Failed))
-	}
 }
 
 // seconds is t as Prometheus writes it.

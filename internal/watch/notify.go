@@ -65,9 +65,6 @@ func (p *pulse) age() time.Duration {
 	return time.Since(*at)
 }
 
-// blindTime bounds a round that does not tell how it gets on.
-const blindTime = time.Hour
-
 // bound is how long the scan loop may stay without a beat: it beats with every
 // ISO it looked at and every directory it read, and each of those has its own
 // deadline.

@@ -8,10 +8,14 @@ import (
 	"net"
 	"net/http"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"cks-etcd/internal/fscall"
 	"cks-etcd/internal/reason"
 	"cks-etcd/internal/scan"
 )
@@ -71,6 +75,7 @@ type daemon struct {
 // netrc files are read again as well.
 func Run(ctx context.Context, o Options) error {
 	o.Log = discard(o.Log)
+	o.calls = fscall.New(o.Log)
 	if o.open == nil {
 		o.open = openBackend
 	}
@@ -103,6 +108,26 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
+// Check reads the configuration of o and the files it names, as Run does, and
+// reports what is wrong with them, with the code reason.Usage. It listens on
+// nothing, reads no ISO, and leaves the answers alone.
+func Check(o Options) error {
+	o.Log = discard(o.Log)
+	c, err := ReadConfig(o.ConfigPath)
+	if err != nil {
+		return err
+	}
+	if _, err := readGuard(c); err != nil {
+		return err
+	}
+	opener, err := openSource(c, o)
+	if err != nil {
+		return err
+	}
+	opener.Close()
+	return nil
+}
+
 // loop is the main loop: it alone changes what is in use.
 func (d *daemon) loop(ctx context.Context) error {
 	var watchdog <-chan time.Time
@@ -131,7 +156,7 @@ func (d *daemon) loop(ctx context.Context) error {
 			d.showStatus()
 		case <-watchdog:
 			// A loop that is stuck must not be covered up by one that is not.
-			age, bound := d.pulse.age(), d.current.Load().patience()
+			age, bound := d.pulse.age(), d.current.Load().bound()
 			if age <= bound {
 				d.notify.alive()
 			} else if !stuck {
@@ -189,9 +214,7 @@ func (d *daemon) use(ctx context.Context) error {
 		}
 		next.life, next.end = context.WithCancel(ctx)
 		next.before = new(atomic.Pointer[[]scan.ISO])
-	}
-	if o, ok := next.scanner.(observable); ok && (old == nil || old.backend != next.backend) {
-		o.Observe(d.pulse.beat, d.metrics.roundLook)
+		next.Observe(d.pulse.beat, d.metrics.roundLook)
 	}
 	next.Reload(c.Scan())
 	replaced := old != nil && old.backend != next.backend
@@ -206,14 +229,6 @@ func (d *daemon) use(ctx context.Context) error {
 	}
 	d.listen(opened, c.Listen)
 	return nil
-}
-
-// patience is how long the scan loop may stay without a beat.
-func (r *running) patience() time.Duration {
-	if _, ok := r.scanner.(observable); !ok {
-		return blindTime // there is one beat a round
-	}
-	return r.bound()
 }
 
 // needsBackend reports whether c needs another backend. The files for reading
@@ -247,11 +262,27 @@ func (d *daemon) open(ctx context.Context, addrs []Address) ([]*listener, error)
 			for _, l := range opened {
 				l.Close()
 			}
-			return nil, err
+			return nil, d.inTheWay(a, addrs, err)
 		}
 		opened = append(opened, l)
 	}
 	return opened, nil
+}
+
+// inTheWay says so where it is this daemon itself that keeps a from being listened
+// on, with a listener that addrs would have closed. The old one is not closed first:
+// if anything then kept the new one from being opened, there would be none.
+func (d *daemon) inTheWay(a Address, addrs []Address, err error) error {
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return err
+	}
+	for _, l := range d.listeners {
+		if l.addr.overlaps(a) && !slices.Contains(addrs, l.addr) {
+			return reason.New(reason.ListenFailed, "%s: it overlaps %s, on which the daemon listens until it is restarted", a, l.addr).
+				WithHint("restart the daemon: a reload cannot change from one to the other")
+		}
+	}
+	return err
 }
 
 // listen serves what was opened, and closes the listeners that are no longer wanted.
@@ -299,8 +330,7 @@ func (d *daemon) scanLoop(ctx context.Context) {
 		now.before.Store(nil)
 		sum := summaryOf(r)
 		d.rounds.add(sum)
-		_, observed := now.scanner.(observable)
-		d.metrics.round(r, len(sum.Errors) == 0, observed)
+		d.metrics.round(r, len(sum.Errors) == 0)
 		poke(d.ended)
 		d.pause(ctx, began)
 	}

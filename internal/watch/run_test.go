@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -300,6 +301,47 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// An address that overlaps one in use cannot be changed to by a reload, and what is
+// said about it names the way out. One that somebody else has is another matter.
+func TestReloadOverlap(t *testing.T) {
+	dir := t.TempDir()
+	certificate(t, dir, "w")
+	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("0123456789abcdef"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := free.Addr().String()
+	free.Close()
+	_, port, _ := net.SplitHostPort(old)
+	guard := fmt.Sprintf("tls: {cert: %[1]s/w.crt, key: %[1]s/w.key}\ntoken_file: %[1]s/token\n", dir)
+	p := start(t, newFakeScanner(), "listen: ['"+old+"']\n"+guard)
+	p.addr()
+	p.told("STATUS=4 ISOs")
+	for _, tt := range []struct {
+		listen  string
+		restart bool
+	}{
+		{"0.0.0.0:" + port, true},
+		{"localhost:" + port, true},
+		{old + "', '0.0.0.0:" + port, false}, // a restart would not help
+		{taken.Addr().String(), false},
+	} {
+		p.write("listen: ['" + tt.listen + "']\n" + guard)
+		said := p.reload()
+		if !strings.Contains(said, "STATUS=old configuration in use: cannot listen") || strings.Contains(said, old+", on which the daemon listens until it is restarted") != tt.restart {
+			t.Errorf("%s: want a restart to be named %v; systemd was told:\n%s", tt.listen, tt.restart, said)
+		}
+	}
+}
+
 // certificate writes a new certificate for 127.0.0.1 and its key.
 func certificate(t *testing.T, dir, name string) *x509.CertPool {
 	t.Helper()
@@ -462,9 +504,9 @@ func TestWatchdog(t *testing.T) {
 func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDaemon(t, newFakeScanner(), config(t, "look_timeout: 1m\nread_timeout: 30s\n"))
-		bound := d.current.Load().patience()
+		bound := d.current.Load().bound()
 		if want := time.Minute + beatSlack; bound != want {
-			t.Errorf("patience is %s, want %s", bound, want)
+			t.Errorf("the bound is %s, want %s", bound, want)
 		}
 		if got := d.pulse.age(); got != 0 {
 			t.Errorf("before the first beat: %s", got)
@@ -504,6 +546,28 @@ func TestStuck(t *testing.T) {
 		cancel()
 		d.current.Load().end()
 		<-done
+	})
+}
+
+// Row 3 of what the system must do: every 5 minutes, unless told otherwise.
+func TestRow3EveryFiveMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeScanner()
+		start := time.Now()
+		var began []time.Duration
+		f.round = func(context.Context) scan.Round {
+			began = append(began, time.Since(start))
+			time.Sleep(time.Minute)
+			return scan.Round{Started: time.Now()}
+		}
+		d := newDaemon(t, f, config(t, ""))
+		ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
+		defer cancel()
+		d.scanLoop(ctx)
+		want := []time.Duration{0, 5 * time.Minute, 10 * time.Minute}
+		if !slices.Equal(began, want) {
+			t.Errorf("rounds began at %v, want %v", began, want)
+		}
 	})
 }
 

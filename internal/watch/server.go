@@ -116,12 +116,12 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		s.fail(w, http.StatusNotFound, reason.New(reason.Usage, "there is nothing at this path; see %s, %s, %s, %s and %s", pathAdmit, pathISOs, pathMetrics, pathReady, pathHealth))
 	case !route.open && !s.trusted(r):
 		h.Set("WWW-Authenticate", "Bearer")
-		s.fail(w, http.StatusUnauthorized, reason.New(reason.Usage, "the request has no valid token").WithHint("send 'Authorization: Bearer TOKEN' with the token of token_file"))
+		s.fail(w, http.StatusUnauthorized, reason.New(reason.Unauthorized, "the request has no valid token"))
 	case !slices.Contains(route.methods, r.Method):
 		h.Set("Allow", strings.Join(route.methods, ", "))
 		s.fail(w, http.StatusMethodNotAllowed, reason.New(reason.Usage, "this path takes %s", strings.Join(route.methods, ", ")))
 	case s.origin.Check(r) != nil:
-		s.fail(w, http.StatusForbidden, reason.New(reason.Usage, "the request comes from a web page of another origin"))
+		s.fail(w, http.StatusForbidden, reason.New(reason.Unauthorized, "the request comes from a web page of another origin").WithHint("ask from a program, or from a page of the same origin"))
 	default:
 		route.serve(w, r)
 	}

@@ -376,8 +376,9 @@ func TestMethodsAndPaths(t *testing.T) {
 	}
 	r := httptest.NewRequest(http.MethodPost, pathAdmit, strings.NewReader(`{"etcd_nodes":0}`))
 	r.Header.Set("Sec-Fetch-Site", "cross-site")
-	if w := ask(t, d, r); w.Code != http.StatusForbidden {
-		t.Errorf("from another origin: got %d", w.Code)
+	w := ask(t, d, r)
+	if got := decode[failure](t, w).Error; w.Code != http.StatusForbidden || got.Code != reason.Unauthorized || strings.Contains(got.Hint, "TOKEN") {
+		t.Errorf("from another origin: got %d, %+v", w.Code, got)
 	}
 }
 
@@ -416,8 +417,14 @@ func TestToken(t *testing.T) {
 		if w.Code != tt.want {
 			t.Errorf("%s with %q: got %d, want %d", tt.path, tt.authorization, w.Code, tt.want)
 		}
-		if w.Code == 401 && w.Header().Get("WWW-Authenticate") != "Bearer" {
-			t.Errorf("401 without WWW-Authenticate")
+		if w.Code != 401 {
+			continue
+		}
+		if got := w.Header().Get("WWW-Authenticate"); got != "Bearer" {
+			t.Errorf("%s with %q: WWW-Authenticate is %q", tt.path, tt.authorization, got)
+		}
+		if got := decode[failure](t, w).Error; got.Code != reason.Unauthorized || !strings.Contains(got.Hint, "Bearer TOKEN") {
+			t.Errorf("%s with %q: got %+v", tt.path, tt.authorization, got)
 		}
 	}
 	// Over a Unix socket its mode says who may connect.
@@ -487,9 +494,12 @@ func TestPanic(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	d := newDaemon(t, newFakeScanner(), config(t, smallConfig))
-	d.metrics.round(scan.Round{Started: time.Unix(1000, 0), Took: 2 * time.Second, Bytes: 4096, Failed: 1, Found: map[inspect.Value]int{inspect.Included: 2}}, true, false)
-	d.metrics.round(scan.Round{Started: time.Unix(2000, 0), Took: time.Second}, false, true)
+	d.metrics.round(scan.Round{Started: time.Unix(1000, 0), Took: 2 * time.Second, Bytes: 4096}, true)
+	d.metrics.round(scan.Round{Started: time.Unix(2000, 0), Took: time.Second}, false)
+	d.metrics.roundLook(inspect.Included, nil, time.Second)
+	d.metrics.roundLook(inspect.Included, nil, time.Second)
 	d.metrics.roundLook(inspect.Broken, nil, time.Second)
+	d.metrics.roundLook("", errors.New("no"), time.Second)
 	d.metrics.reload(errors.New("no"))
 	get(t, d, "/nonsense")
 	ask(t, d, httptest.NewRequest("BREW", pathISOs, nil))
@@ -524,7 +534,7 @@ func TestMetrics(t *testing.T) {
 		`etcd_fleet_looks_total{by="round",result="failed"} 1`,
 		`etcd_fleet_looks_total{by="round",result="broken"} 1`,
 		`etcd_fleet_looks_total{by="request",result="missing"} 0`,
-		`etcd_fleet_look_duration_seconds_count{by="round"} 1`,
+		`etcd_fleet_look_duration_seconds_count{by="round"} 4`,
 		`etcd_fleet_read_bytes_total 4096`,
 		`etcd_fleet_admit_decisions_total{result="refuse"} 1`,
 		`etcd_fleet_admit_decisions_total{result="allow"} 0`,

@@ -19,6 +19,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"cks-etcd/internal/fscall"
 )
 
 // Options says what [Run] works with.
@@ -28,6 +30,8 @@ type Options struct {
 	Hangup     <-chan os.Signal // each one received makes Run read the configuration again; may be nil
 	Version    string           // of the program, for the metrics and as User-Agent
 	Rebuild    bool             // set damaged answers aside and begin anew
+
+	calls *fscall.Calls // those of the daemon, whichever backend makes them
 
 	// What tests put in place of the real thing, or want to know.
 	open      func(ctx context.Context, c Config, o Options) (*backend, error) // nil: openBackend
