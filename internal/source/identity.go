@@ -31,6 +31,9 @@ type Identity struct {
 
 	Device, Inode uint64    // of a file
 	Modified      time.Time // of a file, as exactly as its file system has it
+	// Changed is when content or attributes of a file changed last (st_ctime): unlike
+	// Modified it cannot be set back. The zero time where it is not known.
+	Changed time.Time
 	// Volume is, of a file on a network file system, what that was mounted from,
 	// such as "nfs=server:/export". It stands for Device, a number that the kernel
 	// makes up at each mount and gives to another one later.
@@ -63,6 +66,9 @@ func (i Identity) Key() string {
 			volume = strconv.FormatUint(i.Device, 16)
 		}
 		key = fmt.Sprintf("file:%s:%d:%d:%d.%09d", volume, i.Inode, i.Size, i.Modified.Unix(), i.Modified.Nanosecond())
+		if !i.Changed.IsZero() {
+			key += fmt.Sprintf(":%d.%09d", i.Changed.Unix(), i.Changed.Nanosecond())
+		}
 	case KindURL:
 		version := i.ETag
 		if !strongTag(i.ETag) {
@@ -94,7 +100,7 @@ func identify(info fs.FileInfo, mounted deviceMount) Identity {
 		id.Kind = KindDevice
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		id.Device, id.Inode = uint64(st.Dev), uint64(st.Ino)
+		id.Device, id.Inode, id.Changed = uint64(st.Dev), uint64(st.Ino), changed(st)
 	}
 	// Only file systems without a device of their own have a number made up, of
 	// major 0 (Linux, Documentation/admin-guide/devices.txt).

@@ -135,7 +135,7 @@ func (c *Config) mayAsk(iso string) error {
 		return reason.New(reason.SourceDenied, "%s is not among the URLs of the configuration", source.Redact(iso)).
 			WithHint("add it to \"urls\" of the configuration, or set \"admit_any\"")
 	}
-	if !strings.Contains(iso, "/") && iso != "." && iso != ".." {
+	if !strings.ContainsAny(iso, "/:") && iso != "." && iso != ".." {
 		return nil // a template's id or name
 	}
 	for _, s := range c.Stores {

@@ -238,7 +238,7 @@ func TestMayAsk(t *testing.T) {
 	for iso, want := range map[string]bool{
 		"201": true, "203-1-7c82b718": true, "/mnt/secondary/a.iso": true, "/mnt/secondary/template/tmpl/1/203/a.iso": true,
 		"https://mirror.example/u.iso": true, "/mnt/secondary": false, "/mnt/secondary2/a.iso": false,
-		"/mnt/secondary/../a.iso": false, "mnt/secondary/a.iso": false, "..": false, ".": false,
+		"/mnt/secondary/../a.iso": false, "1:etc": false, "mnt/secondary/a.iso": false, "..": false, ".": false,
 		"https://mirror.example/other.iso": false, "file:///mnt/secondary/a.iso": false, "HTTP://mirror.example/x": false,
 	} {
 		if got := c.mayAsk(iso) == nil; got != want {
