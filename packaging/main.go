@@ -10,14 +10,17 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // arches are the architectures of packages, as GOARCH.
@@ -37,10 +40,10 @@ var programs = []program{
 
 func main() {
 	root := flag.String("root", "..", "`DIR` of the source tree")
-	out := flag.String("o", "../dist", "`DIR` to write to; its files are replaced")
+	out := flag.String("o", "../dist", "`DIR` to write to: a new one, or one that this command wrote, which is replaced")
 	version := flag.String("version", "", "`VERSION` to build; default: what git describe says")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *root, *out, *version, os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "packaging: %v\n", err)
@@ -56,6 +59,9 @@ func run(ctx context.Context, root, out, version string, log io.Writer) error {
 		return err
 	}
 	if out, err = filepath.Abs(out); err != nil {
+		return err
+	}
+	if err := replaceable(out); err != nil {
 		return err
 	}
 	rel, err := findRelease(ctx, root, version)
@@ -86,6 +92,25 @@ func run(ctx context.Context, root, out, version string, log io.Writer) error {
 	return os.Rename(b.out, out)
 }
 
+// replaceable refuses a directory that holds anything but an earlier release: it is
+// removed with all that is in it.
+func replaceable(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(dir, sumsFile)); err != nil {
+		return fmt.Errorf("cannot replace %s: it is no earlier release: %w", dir, err)
+	}
+	return nil
+}
+
+// sumsFile is the last file that is written of a release.
+const sumsFile = "SHA256SUMS"
+
 // writeSums writes SHA256SUMS over the files of dir, for sha256sum -c.
 func writeSums(dir string) error {
 	entries, err := os.ReadDir(dir)
@@ -101,7 +126,7 @@ func writeSums(dir string) error {
 		lines = append(lines, fmt.Sprintf("%s  %s\n", sum, e.Name()))
 	}
 	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[66:], b[66:]) })
-	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(strings.Join(lines, "")), 0o644)
+	return os.WriteFile(filepath.Join(dir, sumsFile), []byte(strings.Join(lines, "")), 0o644)
 }
 
 // fileSum returns the SHA-256 of a file in hex.

@@ -18,12 +18,13 @@ const packageRelease = "1"
 
 // A release is what is being built.
 type release struct {
-	version string    // of packages and programs: "1.2.3", "1.2.3+4.gabcdef0", "0.0.0+12.gabcdef0"
+	version string    // of packages and programs: "1.2.3", "1.2.3+4.gabcdef0", "0.0.0+12.gabcdef0.dirty"
 	time    time.Time // of everything that carries a time, UTC, whole seconds
 }
 
 // findRelease asks git for the version, unless one is given, and for the time of
-// the last commit, unless SOURCE_DATE_EPOCH gives one
+// the last commit, unless SOURCE_DATE_EPOCH gives one. A tree with changes that are
+// not committed has a version of its own
 // (https://reproducible-builds.org/specs/source-date-epoch/).
 func findRelease(ctx context.Context, root, version string) (release, error) {
 	if version == "" {
@@ -37,6 +38,13 @@ func findRelease(ctx context.Context, root, version string) (release, error) {
 			described = fmt.Sprintf("v0.0.0-%s-g%s", count, hash)
 		}
 		version = packageVersion(described)
+		changed, err := git(ctx, root, "status", "--porcelain", "--untracked-files=no")
+		if err != nil {
+			return release{}, fmt.Errorf("cannot tell whether the tree is the commit's: %w", err)
+		}
+		if changed != "" {
+			version = dirty(version)
+		}
 	}
 	version = strings.TrimPrefix(version, "v")
 	if !validVersion.MatchString(version) {
@@ -74,6 +82,15 @@ func packageVersion(described string) string {
 		version += "+" + m[2] + "." + m[3]
 	}
 	return version
+}
+
+// dirty marks the version of a tree that is not what was committed, so that nobody
+// takes it for that.
+func dirty(version string) string {
+	if strings.Contains(version, "+") {
+		return version + ".dirty"
+	}
+	return version + "+dirty"
 }
 
 var describedForm = regexp.MustCompile(`^v(.+)-([0-9]+)-(g[0-9a-f]+)$`)

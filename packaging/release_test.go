@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -67,6 +69,21 @@ func TestFindRelease(t *testing.T) {
 	if rel, err = find(""); err != nil || rel.version != "2.0.0" {
 		t.Errorf("on the tag: %+v, %v", rel, err)
 	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	git("add", "file")
+	if rel, err = find(""); err != nil || rel.version != "2.0.0+dirty" {
+		t.Errorf("changed after the tag: %+v, %v", rel, err)
+	}
+	git("commit", "-q", "-m", "two")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if rel, err = find(""); err != nil || !strings.HasPrefix(rel.version, "2.0.0+1.g") || !strings.HasSuffix(rel.version, ".dirty") || !validVersion.MatchString(rel.version) {
+		t.Errorf("changed later: %+v, %v", rel, err)
+	}
 	t.Setenv("SOURCE_DATE_EPOCH", "86400")
 	if rel, err = find("v3.1"); err != nil || rel.version != "3.1" || rel.time.Unix() != 86400 {
 		t.Errorf("as asked for: %+v, %v", rel, err)
@@ -74,5 +91,28 @@ func TestFindRelease(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "yesterday")
 	if rel, err = find(""); err == nil {
 		t.Errorf("a time that is none: %+v", rel)
+	}
+}
+
+// TestReplaceable: what is not an earlier release is not removed for a new one.
+func TestReplaceable(t *testing.T) {
+	dir := t.TempDir()
+	if err := replaceable(filepath.Join(dir, "none")); err != nil {
+		t.Errorf("no directory: %v", err)
+	}
+	if err := replaceable(dir); err != nil {
+		t.Errorf("an empty one: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "thesis"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := replaceable(dir); err == nil {
+		t.Error("a directory with other files is taken for a release")
+	}
+	if err := writeSums(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := replaceable(dir); err != nil {
+		t.Errorf("a release: %v", err)
 	}
 }

@@ -214,6 +214,37 @@ func TestLabService(t *testing.T) {
 			t.Errorf("etcd was touched: %s, %s", before, after)
 		}
 	})
+	t.Run("power cut", func(t *testing.T) {
+		n.must(t, "systemctl", "disable", "--now", "etcd.service")
+		n.must(t, "sh", "-c", "rm -rf /opt/bin/* /*.etcd "+readyFile)
+		n.must(t, "systemctl", "enable", service)
+		n.waiting(t)
+		if err := n.WriteFile(stateFile, []byte("{"), 0o644); err != nil { // what a disk may make of it
+			t.Fatal(err)
+		}
+		n.Kill()
+		if err := n.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Boot(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		// The boot does not wait for the ISO.
+		n.must(t, "sh", "-c", "until systemctl --quiet is-active multi-user.target; do sleep 0.1; done")
+		n.is(t, "activating")
+		if _, err := n.Lstat(envFile); err == nil {
+			t.Error("the request of the boot before is there: this shows nothing")
+		}
+		if err := n.InsertCD("sr0", iso("again", archive)); err != nil {
+			t.Fatal(err)
+		}
+		n.start(t, true) // it is being started
+		n.must(t, "test", "-e", readyFile, "-a", "!", "-e", markFile)
+		n.must(t, "systemctl", "is-active", "etcd.service")
+		if got := n.must(t, "journalctl", "-b", "-o", "cat", "-u", service); !strings.Contains(got, "cannot read the state file") {
+			t.Errorf("the journal says nothing about the state: %s", got)
+		}
+	})
 }
 
 // A node is an etcd node as cloud-init leaves it, with the agent's package.

@@ -64,6 +64,8 @@ func TestLabCloudInitTemplate(t *testing.T) {
 		{"program alone", func(t *testing.T) { n.alone(t, with) }},
 		{"agent killed", n.killed},
 		{"no agent", n.noAgent},
+		{"used template", func(t *testing.T) { n.used(t, with) }},
+		{"agent that does not run", n.foreign},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -262,6 +264,27 @@ func (n *node) killed(t *testing.T) {
 func (n *node) noAgent(t *testing.T) {
 	h := n.start(t, NodeName("noagent", "", 1, created))
 	n.failed(t, h, "etcd-nodeagent is not installed")
+}
+
+// used is a template made of a node that was set up, from which etcd was taken: the service does not run there.
+func (n *node) used(t *testing.T, iso string) {
+	name := NodeName("used", "", 1, created)
+	h := n.start(t, name, append(n.units, n.program, lab.File{Path: "/var/lib/etcd-nodeagent/ready", Mode: 0o644})...)
+	if err := h.InsertCD("sr0", iso); err != nil {
+		t.Fatal(err)
+	}
+	if status := finished(t, h); !strings.Contains(status, "status: done") {
+		t.Errorf("cloud-init status:\n%s", status)
+	}
+	n.wantEtcd(t, h, name)
+}
+
+// foreign is a package for other machines: not even the hook can say so.
+func (n *node) foreign(t *testing.T) {
+	program := n.program
+	program.Data = []byte("\x7fELF of another architecture")
+	h := n.start(t, NodeName("foreign", "", 1, created), append(n.units, program)...)
+	n.failed(t, h, "etcd-nodeagent failed and could not say why")
 }
 
 // failed checks that a node ended with that reason in its marker, in one line, and without etcd.

@@ -56,9 +56,9 @@ func rootfs(ctx context.Context, log func(string)) (string, error) {
 		}
 		args = append(args, suite, tmp)
 		args = append(args, mirrors...)
-		var out bytes.Buffer
-		if err := run(exec.CommandContext(ctx, "mmdebstrap", args...), &out); err != nil {
-			return fmt.Errorf("cannot build the root file system: %w: %s", err, lastLines(out.Bytes(), 5))
+		// Privately: the /proc and /sys that it mounts there must not stay behind when it is killed.
+		if _, err := RunPrivately(exec.CommandContext(ctx, "mmdebstrap", args...)); err != nil {
+			return fmt.Errorf("cannot build the root file system: %w", err)
 		}
 		return nil
 	})
