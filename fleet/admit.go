@@ -28,6 +28,7 @@ type admitOptions struct {
 	request admit.Request
 	wait    time.Duration
 	config  string
+	given   bool // --etcd-nodes
 	stores  []string
 	output  string
 	source  sourceOptions
@@ -51,7 +52,7 @@ etcd-fleet admit --etcd-nodes 3 --iso 203 --store zone1=/mnt/sec -o json
 
 ` + statuses("0   allowed\n1   refused", reason.ExitUsage),
 		Flags: slices.Concat([]cli.Flag{
-			&cli.IntFlag{Name: "etcd-nodes", Usage: "`N` etcd nodes asked for", Destination: &o.request.EtcdNodes, Required: true},
+			&cli.IntFlag{Name: "etcd-nodes", Usage: "`N` etcd nodes asked for", Destination: &o.request.EtcdNodes, DefaultText: "none, it must be given"},
 			&cli.StringFlag{Name: "iso", Usage: "`ISO` path, URL, template id or unique name", Destination: &o.request.ISO},
 			&cli.StringFlag{Name: "version", Usage: "`NAME` of the Kubernetes version, for messages", Destination: &o.request.Version},
 			&cli.StringFlag{Name: "zone", Usage: "`NAME` of the zone whose copy is read", Destination: &o.request.Zone, DefaultText: "any"},
@@ -61,7 +62,7 @@ etcd-fleet admit --etcd-nodes 3 --iso 203 --store zone1=/mnt/sec -o json
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` text or json", Value: "text", DefaultText: "text", Destination: &o.output},
 		}, sourceFlags(&o.source), answersFlags(&o.keep)),
 		Action: func(c *cli.Context) error {
-			o.stores = c.StringSlice("store")
+			o.given, o.stores = c.IsSet("etcd-nodes"), c.StringSlice("store")
 			if err := cmdline.NoArgs(c); err != nil {
 				return err
 			}
@@ -74,6 +75,8 @@ func (o *admitOptions) check() error {
 	switch {
 	case o.output != "text" && o.output != "json":
 		return reason.New(reason.Usage, "--output %q is neither text nor json", o.output)
+	case !o.given:
+		return reason.New(reason.Usage, "--etcd-nodes is needed: the number of etcd nodes of the cluster, 0 for none")
 	case o.request.EtcdNodes < 0:
 		return reason.New(reason.Usage, "--etcd-nodes %d is below 0", o.request.EtcdNodes)
 	case o.request.EtcdNodes > 0 && o.request.ISO == "":
@@ -238,15 +241,13 @@ func localISO(name string, stores bool) string {
 	if strings.ContainsAny(name, "/:") {
 		return name
 	}
-	if stores {
-		if _, err := strconv.ParseUint(name, 10, 64); err == nil {
-			return name
-		}
-		if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() {
-			return name
-		}
+	if _, err := strconv.ParseUint(name, 10, 64); err == nil && stores {
+		return name
 	}
-	return where(name)
+	if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() || !stores && strings.HasSuffix(name, ".iso") {
+		return where(name)
+	}
+	return name
 }
 
 // admissionText is a decision for people: what, and why; a hint below it.

@@ -52,7 +52,7 @@ func sourceFlags(o *sourceOptions) []cli.Flag {
 	return []cli.Flag{
 		&cli.DurationFlag{Name: "read-timeout", Usage: "`DURATION` one read may take, retries included", Value: 30 * time.Second, DefaultText: "30s", Destination: &o.readTimeout},
 		&cli.BoolFlag{Name: "download", Usage: "read a server that gives no ranges to the end", Destination: &o.download},
-		&cli.StringFlag{Name: "temp-dir", Usage: "`DIR` for --download and --deep", Destination: &o.tempDir, DefaultText: "the system's"},
+		&cli.StringFlag{Name: "temp-dir", Usage: "`DIR` for large temporary files", Destination: &o.tempDir, DefaultText: "the system's"},
 		&cli.StringFlag{Name: "ca", Usage: "`FILE` certificates to trust besides the system's", Destination: &o.ca, DefaultText: "none"},
 		&cli.StringSliceFlag{Name: "header", Usage: "`'NAME: VALUE'` sent to the server named; may be given again", DefaultText: "none"},
 		&cli.StringFlag{Name: "netrc", Usage: "`FILE` with logins, or none", Destination: &o.netrc, DefaultText: "$NETRC, or ~/.netrc"},
@@ -80,7 +80,7 @@ type answersOptions struct {
 func answersFlags(o *answersOptions) []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "answers", Usage: "`FILE` where answers are kept", Destination: &o.path, EnvVars: []string{"ETCD_FLEET_ANSWERS"},
-			DefaultText: "in /var/lib or XDG_STATE_HOME"},
+			DefaultText: "root's in /var/lib, else XDG_STATE_HOME"},
 		&cli.BoolFlag{Name: "rebuild", Usage: "set a damaged file of answers aside and begin anew", Destination: &o.rebuild},
 	}
 }
@@ -209,7 +209,12 @@ func readLines(ctx context.Context, in io.Reader) ([]string, error) {
 // others by number.
 func statuses(own string, others ...int) string {
 	text := "Exit status:\n" + own
-	for _, n := range append(others, reason.ExitInternal, reason.ExitInterrupted) {
+	if !strings.Contains(own, "signal") { // which is how a daemon ends
+		others = append(others, reason.ExitInterrupted)
+	}
+	others = append(others, reason.ExitInternal)
+	slices.Sort(others)
+	for _, n := range others {
 		text += fmt.Sprintf("\n%-3d %s", n, map[int]string{
 			reason.ExitUsage:       "wrong usage or configuration",
 			reason.ExitUnknown:     "the answers cannot be read or kept",

@@ -124,6 +124,9 @@ func (o *isoCheckOptions) check() error {
 	case o.cached && o.forget:
 		return reason.New(reason.Usage, "--cached needs the answers that --no-remember leaves alone")
 	}
+	if slices.Contains(o.args, "") {
+		return reason.New(reason.Usage, "an ISO without a name")
+	}
 	for i, f := range o.files {
 		name := strings.TrimPrefix(path.Clean("/"+f), "/")
 		if name == "" {

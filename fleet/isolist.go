@@ -65,13 +65,23 @@ func runISOList(c *cli.Context, o isoListOptions, std streams, began time.Time) 
 		return err
 	}
 	r := report.ISOReport{Command: "iso list", Started: began}
+	type isoKey struct{ key, from string }
+	at := map[isoKey]int{} // index in r.ISOs
+	slices.SortFunc(known, func(a, b answers.Answer) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.File, b.File)) })
 	for _, a := range known {
 		switch {
 		case o.zone != "" && a.Zone != o.zone, a.Rules != inspect.Rules:
 		case !a.Kubernetes && !a.Value.Yes() && !o.all:
 			r.LeftOut++
 		default:
-			r.ISOs = append(r.ISOs, ofAnswer(a))
+			i, seen := at[isoKey{a.Key, a.From}]
+			if !seen {
+				i = len(r.ISOs)
+				at[isoKey{a.Key, a.From}] = i
+				r.ISOs = append(r.ISOs, ofAnswer(a))
+				continue
+			}
+			r.ISOs[i].Files = append(r.ISOs[i].Files, recalled(a))
 		}
 	}
 	for _, f := range failed {
@@ -99,7 +109,11 @@ func ofAnswer(a answers.Answer) report.ISOResult {
 
 // ofFailure is what kept an ISO from being looked at, as the report has it.
 func ofFailure(f answers.Failure) report.ISOResult {
-	note := fmt.Sprintf("tried %d times, last %s", f.Count, f.At.Local().Format("2006-01-02 15:04"))
+	note := "tried once, "
+	if f.Count > 1 {
+		note = fmt.Sprintf("tried %d times, last ", f.Count)
+	}
+	note += f.At.Local().Format("2006-01-02 15:04")
 	if f.Next.IsZero() {
 		note += "; left alone until it changes or somebody asks"
 	}
@@ -153,7 +167,8 @@ func runISOForget(c *cli.Context, o isoForgetOptions, std streams) error {
 		return err
 	}
 	if n == 0 && !o.all {
-		return reason.New(reason.FileMissing, "nothing is remembered of %s", strings.Join(names, ", ")).WithHint("see what is with 'etcd-fleet iso list --all'")
+		fmt.Fprintf(std.err, "etcd-fleet: nothing is remembered of %s\nhint: see what is with 'etcd-fleet iso list --all'\n", reason.Line(strings.Join(names, ", ")))
+		return &cmdline.Told{Err: reason.New(reason.FileMissing, "nothing is remembered")}
 	}
 	noun := "answers"
 	if n == 1 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -59,13 +60,29 @@ etcd-fleet watch --config watch.yaml --check
 			hangup := make(chan os.Signal, 1)
 			o := watch.Options{ConfigPath: config, Log: slog.New(h), Hangup: hangup, Version: version, Rebuild: rebuild}
 			if check {
-				return watch.Check(o)
+				return checkWatch(o, std)
 			}
 			signal.Notify(hangup, syscall.SIGHUP)
 			defer signal.Stop(hangup)
 			return watch.Run(c.Context, o)
 		},
 	}
+}
+
+// checkWatch says whether the daemon would take the configuration, and what it
+// would look at.
+func checkWatch(o watch.Options, std streams) error {
+	if err := watch.Check(o); err != nil {
+		return err
+	}
+	c, err := watch.ReadConfig(o.ConfigPath)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(std.out, "%s can be used: stores: %d, URLs: %d\n", o.ConfigPath, len(c.Stores), len(c.URLs)); err != nil {
+		return reason.New(reason.OutputUnwritable, "%w", err)
+	}
+	return nil
 }
 
 // noTimeUnderJournal leaves the time out where the journal puts its own.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -183,6 +184,10 @@ func (s *Store) create() error {
 				f.Close()
 				return nil, err
 			}
+			if err := giveTo(dir, f); err != nil {
+				f.Close()
+				return nil, err
+			}
 			return f, nil
 		},
 	})
@@ -200,6 +205,22 @@ func (s *Store) create() error {
 		return err
 	}
 	return syncDir(dir)
+}
+
+// giveTo makes a file that root has made that of the directory's owner: of the
+// daemon, whose answers root may look at, and must not lock it out of.
+func giveTo(dir string, f *os.File) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 {
+		return f.Chown(int(st.Uid), int(st.Gid))
+	}
+	return nil
 }
 
 // sweep removes what a killed process has left of a create.

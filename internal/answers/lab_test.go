@@ -255,3 +255,27 @@ func TestLabOtherUser(t *testing.T) {
 		}
 	}
 }
+
+// TestLabRootForDaemon: a file that root makes in the directory of another user
+// is that user's.
+func TestLabRootForDaemon(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") != "" {
+			t.Fatal("giving files away needs root")
+		}
+		t.Skip("giving files away needs root")
+	}
+	dir := t.TempDir()
+	if err := os.Chown(dir, 65534, 65533); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "answers.db")
+	put(t, open(t, path, Options{}), included(1))
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := info.Sys().(*syscall.Stat_t); st.Uid != 65534 || st.Gid != 65533 {
+		t.Errorf("the file is of %d:%d, want 65534:65533", st.Uid, st.Gid)
+	}
+}

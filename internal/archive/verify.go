@@ -231,7 +231,7 @@ func (v *verifier) take(name string, h *tar.Header) error {
 func (v *verifier) checkArch(name, arch string) error {
 	switch {
 	case v.want.Arch != "" && arch != v.want.Arch:
-		return reason.New(reason.ArchiveWrongArch, "%s in it is for %s, this node is %s", name, arch, v.want.Arch)
+		return reason.New(reason.ArchiveWrongArch, "%s in it is for %s, and not for %s", name, arch, v.want.Arch)
 	case v.want.Arch == "" && len(v.staged) > 0 && arch != v.staged[0].elf.arch:
 		return reason.New(reason.ArchiveWrongArch, "%s in it is for %s, %s is for %s", name, arch, v.staged[0].name, v.staged[0].elf.arch)
 	}

@@ -31,7 +31,7 @@ func Run(ctx context.Context, app *cli.App, args []string, stdout, stderr io.Wri
 		app.Action = unknownCommand
 	}
 	cli.FlagStringer = flagEntry
-	err := app.RunContext(ctx, args)
+	err := app.RunContext(ctx, nestedHelp(args))
 	if err == nil {
 		return nil
 	}
@@ -47,6 +47,15 @@ func Run(ctx context.Context, app *cli.App, args []string, stdout, stderr io.Wri
 	}
 	fmt.Fprintf(stderr, "%s: %s\nhint: %s\n", app.Name, reason.Line(err.Error()), reason.HintOf(err))
 	return err
+}
+
+// nestedHelp makes "help a b" what people mean by it, "a b --help": urfave/cli
+// looks at one word only.
+func nestedHelp(args []string) []string {
+	if len(args) < 4 || args[1] != "help" && args[1] != "h" {
+		return args
+	}
+	return append(append([]string{args[0]}, args[2:]...), "--help")
 }
 
 func setUp(commands []*cli.Command) {

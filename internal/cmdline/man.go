@@ -152,12 +152,13 @@ func visible(flags []cli.Flag) []cli.DocGenerationFlag {
 	return out
 }
 
-// sentence makes a line of help one: a capital letter and a full stop.
+// sentence ends a line of help with a full stop. It has no capital letter: many
+// begin with a value that has none.
 func sentence(s string) string {
 	if s == "" {
 		return ""
 	}
-	return strings.ToUpper(s[:1]) + strings.TrimSuffix(s[1:], ".") + "."
+	return strings.TrimSuffix(s, ".") + "."
 }
 
 // roff protects text from the formatter: backslashes, hyphens that somebody may

@@ -35,9 +35,9 @@ func TestMan(t *testing.T) {
 	page := out.String()
 	for _, want := range []string{
 		".TH PROG 8 \"1970-01-02\" \"prog 1.2\"\n", ".SH NAME\nprog \\- does \"things\"\n",
-		".B prog group leaf\n.I [OPTIONS] HOST...\n", ".SS \"prog group leaf [OPTIONS] HOST...\"\n.PP\nDo it.\n",
+		".B prog group leaf\n.I [OPTIONS] HOST...\n", ".SS \"prog group leaf [OPTIONS] HOST...\"\n.PP\ndo it.\n",
 		"\n\\&.not a request\n\\&'nor this\n", "prog a b \\-\\-flag 1\n\\&.hidden \\en\n",
-		".TP\n\\fB\\-\\-file\\-name\\fR, \\fB\\-f\\fR \\fIFILE\\fR\nTo read; default: none; in the environment: PROG_FILE.\n",
+		".TP\n\\fB\\-\\-file\\-name\\fR, \\fB\\-f\\fR \\fIFILE\\fR\nto read; default: none; in the environment: PROG_FILE.\n",
 		".SH FILES\n.TP\n.I /etc/prog\nSettings.\n", ".SH SEE ALSO\nother(1)\n",
 	} {
 		if !strings.Contains(page, want) {

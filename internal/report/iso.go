@@ -155,7 +155,7 @@ func isoSummary(r ISOReport) string {
 		}
 	}
 	noun := "ISO"
-	if total != len(r.ISOs) {
+	if distinctFiles(r) > 1 {
 		noun = "file"
 	}
 	if total != 1 {

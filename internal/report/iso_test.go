@@ -42,7 +42,7 @@ func TestISOTable(t *testing.T) {
 	got := b.String()
 	for _, want := range []string{
 		"ISO   ", "included  3.5.21   amd64", "missing                   etcd archive missing: ", "unknown ", "truncated: the descriptor says 812 MB",
-		"hint (archive missing): rebuild the ISO", "hint (iso truncated): ", "3 ISOs: 1 missing, 1 unknown, 1 included (2 s)",
+		"hint (etcd archive missing): rebuild the ISO", "hint (truncated): ", "3 ISOs: 1 missing, 1 unknown, 1 included (2 s)",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the table has no %q:\n%s", want, got)

@@ -40,11 +40,7 @@ func ISOTable(r ISOReport, cols int) []term.Line {
 		t, notes := isoTableOf(r)
 		lines, cut := t.Lines(cols)
 		out = append(out, lines...)
-		for i, c := range cut {
-			if c && notes[i].note != "" {
-				out = append(out, term.Line{{Text: notes[i].iso + ":", Tone: term.Strong, Pad: term.Width(notes[i].iso) + 2}, {Text: notes[i].note}})
-			}
-		}
+		out = append(out, uncut(notes, cut)...)
 	}
 	out = append(out, isoHints(r)...)
 	for _, w := range r.Warnings {
@@ -65,16 +61,53 @@ func ISOTable(r ISOReport, cols int) []term.Line {
 
 type isoNote struct{ iso, note string }
 
+// uncut returns the notes that had no room, each once.
+func uncut(notes []isoNote, cut []bool) []term.Line {
+	isos := map[string][]string{} // by note
+	var order []string
+	for i, c := range cut {
+		n := notes[i]
+		if !c || n.note == "" {
+			continue
+		}
+		if isos[n.note] == nil {
+			order = append(order, n.note)
+		}
+		isos[n.note] = append(isos[n.note], n.iso)
+	}
+	var out []term.Line
+	for _, note := range order {
+		who := isos[note][0]
+		if more := len(isos[note]) - 1; more > 0 {
+			who = fmt.Sprintf("%s and %d more", who, more)
+		}
+		out = append(out, term.Line{{Text: who + ":", Tone: term.Strong, Pad: term.Width(who) + 2}, {Text: note}})
+	}
+	return out
+}
+
+// distinctFiles counts the files that were asked for.
+func distinctFiles(r ISOReport) int {
+	files := map[string]bool{}
+	for _, i := range r.ISOs {
+		for _, f := range i.Files {
+			files[f.File] = true
+		}
+	}
+	return len(files)
+}
+
 // isoTableOf leaves out the columns that would be empty in every row.
 func isoTableOf(r ISOReport) (term.Table, []isoNote) {
+	files := distinctFiles(r)
 	all := []struct {
 		column term.Column
 		cell   func(i *ISOResult, f *FileResult) term.Cell
 	}{
 		{term.Column{Title: "ISO", Min: 16, Middle: true}, func(i *ISOResult, _ *FileResult) term.Cell { return term.Cell{Text: i.ISO} }},
 		{term.Column{Title: "ZONE", Drop: 4}, func(i *ISOResult, _ *FileResult) term.Cell { return term.Cell{Text: i.Zone} }},
-		{term.Column{Title: "FILE", Min: 12, Middle: true, Drop: 5}, func(i *ISOResult, f *FileResult) term.Cell {
-			if len(i.Files) == 1 {
+		{term.Column{Title: "FILE", Min: 12, Middle: true, Drop: 5}, func(_ *ISOResult, f *FileResult) term.Cell {
+			if files == 1 {
 				return term.Cell{}
 			}
 			return term.Cell{Text: f.File}
@@ -147,7 +180,7 @@ func isoHints(r ISOReport) []term.Line {
 	for _, h := range hints {
 		label := "hint: "
 		if len(hints) > 1 {
-			label = fmt.Sprintf("hint (%s): ", spoken(string(h.code)))
+			label = fmt.Sprintf("hint (%s): ", reason.Lookup(h.code).Title)
 		}
 		out = append(out, term.Line{{Text: label + h.hint, Tone: term.Faint}})
 	}

@@ -79,6 +79,9 @@ const (
 	maxJobs    = 64 // more only queue up at the storage
 )
 
+// configHint is what to do about a configuration that cannot be used.
+const configHint = "correct the file, and try it with 'etcd-fleet watch --check'; docs/watch.md describes it"
+
 // ReadConfig reads the configuration at path, at most 1 MiB of it. Errors have
 // the code reason.Usage, and a *FileError in their chain wherever there is a
 // place to name, so that [Detail] shows it. Relative paths in the file begin
@@ -90,12 +93,12 @@ const (
 func ReadConfig(path string) (Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return Config{}, reason.New(reason.Usage, "cannot read configuration: %w", err)
+		return Config{}, reason.New(reason.Usage, "cannot read configuration: %w", err).WithHint(configHint)
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
 	if err != nil {
-		return Config{}, reason.New(reason.Usage, "cannot read configuration: %w", err)
+		return Config{}, reason.New(reason.Usage, "cannot read configuration: %w", err).WithHint(configHint)
 	}
 	return ParseConfig(path, b)
 }
@@ -103,12 +106,12 @@ func ReadConfig(path string) (Config, error) {
 // ParseConfig is [ReadConfig] for a file that was read already.
 func ParseConfig(path string, b []byte) (Config, error) {
 	if len(b) > maxConfigBytes {
-		return Config{}, reason.New(reason.Usage, "cannot read configuration %s: it is longer than %d bytes", path, maxConfigBytes)
+		return Config{}, reason.New(reason.Usage, "cannot read configuration %s: it is longer than %d bytes", path, maxConfigBytes).WithHint(configHint)
 	}
 	d := &decoder{path: path, source: strings.TrimPrefix(string(b), "\ufeff"), urls: make(map[scan.URL]int)}
 	c, err := d.config()
 	if err != nil {
-		return Config{}, reason.New(reason.Usage, "%w", err)
+		return Config{}, reason.New(reason.Usage, "%w", err).WithHint(configHint)
 	}
 	return c, nil
 }

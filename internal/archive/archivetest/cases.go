@@ -89,7 +89,7 @@ func Cases(arch string) []Case {
 		{"FreeBSD", pack(File(dir+"etcd", set(prog, elf.EI_OSABI, byte(elf.ELFOSABI_FREEBSD)))), reason.ArchiveNotELF, "etcd is for FREEBSD"},
 		{"page as etcdctl", with(File(dir+"etcdctl", html)), reason.ArchiveNotELF, "etcdctl is an HTML page"},
 
-		{"wrong arch", Archive(Version, other), reason.ArchiveWrongArch, "is for " + other + ", this node is " + arch},
+		{"wrong arch", Archive(Version, other), reason.ArchiveWrongArch, "is for " + other + ", and not for " + arch},
 		{"wrong arch of etcdctl", with(File(dir+"etcdctl", ELF(Program{Arch: other}))), reason.ArchiveWrongArch, "etcdctl in it is for " + other},
 
 		{"object file", pack(File(dir+"etcd", ELF(Program{Arch: arch, Type: elf.ET_REL}))), reason.ArchiveNotExecutable, "an object file"},
