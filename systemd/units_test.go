@@ -334,7 +334,9 @@ func (n *node) state(t *testing.T) marker.State {
 func (n *node) reason(t *testing.T, code reason.Code, text string) {
 	t.Helper()
 	n.must(t, "sh", "-c", "until [ $(systemctl show --value -p ActiveState "+service+") = failed ] && "+
-		"[ $(systemctl show --value -p ActiveState etcd-nodeagent-failed.service) = inactive ]; do sleep 0.1; done")
+		"[ $(systemctl show --value -p ActiveState etcd-nodeagent-failed.service) = inactive ] && "+
+		// The hook is inactive before it runs, too.
+		"grep -q '\"result\": \"failed\"' "+stateFile+"; do sleep 0.1; done")
 	s := n.state(t)
 	if s.Result != marker.ResultFailed || s.Code != code || !strings.Contains(s.Message, text) {
 		t.Errorf("state: %s, %s, %q; want code %s and %q", s.Result, s.Code, s.Message, code, text)
