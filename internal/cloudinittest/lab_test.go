@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -91,6 +92,9 @@ type node struct {
 	units   []lab.File // the rest of the package
 }
 
+// with is the package with these files instead of the program, in a list of its own: the hosts start side by side.
+func (n *node) with(files ...lab.File) []lab.File { return slices.Concat(n.units, files) }
+
 // start starts a host that has these files, and returns it at once.
 func (n *node) start(t *testing.T, name string, files ...lab.File) *lab.Host {
 	t.Helper()
@@ -168,7 +172,7 @@ func stateOf(t *testing.T, h *lab.Host) (enabled, active string) {
 
 func (n *node) etcd(t *testing.T, iso string) {
 	name := NodeName("Prod_Cluster.1", "", 1, created)
-	h := n.start(t, name, append(n.units, n.program)...)
+	h := n.start(t, name, n.with(n.program)...)
 	await(t, h, "/var/lib/etcd-nodeagent/state.json") // it waits
 	if env := must(t, h, "cat", "/run/etcd-nodeagent.env"); env != "ETCD_NODEAGENT_ISO_WAIT=1500s" {
 		t.Errorf("the service's environment is %q", env)
@@ -233,7 +237,7 @@ func (n *node) wantEtcd(t *testing.T, h *lab.Host, name string) {
 }
 
 func (n *node) without(t *testing.T, iso string) {
-	h := n.start(t, NodeName("without", "", 1, created), append(n.units, n.program)...)
+	h := n.start(t, NodeName("without", "", 1, created), n.with(n.program)...)
 	if err := h.InsertCD("sr0", iso); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +259,7 @@ func (n *node) alone(t *testing.T, iso string) {
 
 // killed: the agent cannot say why it ended, and the node says so all the same.
 func (n *node) killed(t *testing.T) {
-	h := n.start(t, NodeName("killed", "", 1, created), append(n.units, n.program)...)
+	h := n.start(t, NodeName("killed", "", 1, created), n.with(n.program)...)
 	await(t, h, "/var/lib/etcd-nodeagent/state.json")
 	must(t, h, "systemctl", "kill", "--signal=KILL", "etcd-nodeagent.service")
 	n.failed(t, h, "the setup was killed")
@@ -269,7 +273,7 @@ func (n *node) noAgent(t *testing.T) {
 // used is a template made of a node that was set up, from which etcd was taken: the service does not run there.
 func (n *node) used(t *testing.T, iso string) {
 	name := NodeName("used", "", 1, created)
-	h := n.start(t, name, append(n.units, n.program, lab.File{Path: "/var/lib/etcd-nodeagent/ready", Mode: 0o644})...)
+	h := n.start(t, name, n.with(n.program, lab.File{Path: "/var/lib/etcd-nodeagent/ready", Mode: 0o644})...)
 	if err := h.InsertCD("sr0", iso); err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +287,7 @@ func (n *node) used(t *testing.T, iso string) {
 func (n *node) foreign(t *testing.T) {
 	program := n.program
 	program.Data = []byte("\x7fELF of another architecture")
-	h := n.start(t, NodeName("foreign", "", 1, created), append(n.units, program)...)
+	h := n.start(t, NodeName("foreign", "", 1, created), n.with(program)...)
 	n.failed(t, h, "etcd-nodeagent failed and could not say why")
 }
 

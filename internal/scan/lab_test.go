@@ -106,8 +106,12 @@ func TestLabTenThousand(t *testing.T) {
 	if n := kept.puts.Load(); n > many/100 {
 		t.Errorf("%d transactions for %d answers", n, many)
 	}
-	if top() > maxPeak {
-		t.Errorf("peak memory %d MiB, want %d at most", top()>>20, maxPeak>>20)
+	limit := int64(maxPeak)
+	if raceDetector {
+		limit *= 4 // it has shadow memory of its own
+	}
+	if int64(top()) > limit {
+		t.Errorf("peak memory %d MiB, want %d at most", top()>>20, limit>>20)
 	}
 	t.Logf("first round:  %v (listed after %v), %d opened, %d reads, %.1f MiB read, %d transactions, peak memory %d MiB",
 		r.Took.Round(time.Millisecond), r.Visits[0].Took.Round(time.Millisecond), images.opens.Load(), r.Requests,
