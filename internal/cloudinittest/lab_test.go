@@ -198,8 +198,16 @@ func (n *node) etcd(t *testing.T, iso string) {
 	if journal := must(t, h, "journalctl", "-b", "--no-pager", "-u", "etcd"); strings.Contains(journal, "executable") {
 		t.Errorf("systemd does not like the unit: %s", journal)
 	}
-	if r, err := n.lab.SSH(t.Context(), h, "sudo", "id", "-u"); err != nil || r.Stdout != "0\n" {
-		t.Errorf("ssh as cloud, then sudo: %+v, %v", r, err)
+	// cloud-init does not wait for sshd, which may refuse a moment longer on a busy machine.
+	var r lab.Result
+	var err error
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
+		if r, err = n.lab.SSH(t.Context(), h, "sudo", "id", "-u"); err == nil && r.Stdout == "0\n" {
+			break
+		}
+	}
+	if err != nil || r.Stdout != "0\n" {
+		t.Errorf("ssh as cloud, then sudo: %+v, %v\n%s", r, err, must(t, h, "systemctl", "status", "--no-pager", "--lines=20", "ssh"))
 	}
 	if keys := must(t, h, "cat", "/home/cloud/.ssh/authorized_keys"); strings.Count(keys, "ssh-ed25519") != 2 {
 		t.Errorf("authorized keys:\n%s\nwant the management server's and the cluster's", keys)
