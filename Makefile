@@ -61,7 +61,7 @@ dist: ## dist/: deb, rpm, tarballs, bill of materials, SHA256SUMS
 	$(GO) -C packaging run . -o ../dist
 
 dist-test: dist ## the packages: reproducible, lintian, install, upgrade, remove, purge
-	@internal/lab/deps.sh lintian rpm groff-base
+	@internal/lab/deps.sh lintian rpm
 	$(GO) -C packaging test -tags dist -timeout 10m ./...
 
 deps: ## install what tests and demo need (apt, as root)

@@ -222,6 +222,9 @@ func TestDamage(t *testing.T) {
 func deviceAt(t *testing.T, path string) error {
 	err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
 	if errors.Is(err, unix.EPERM) {
+		if os.Getenv("CI") != "" {
+			t.Fatal("making a device needs root")
+		}
 		t.Skip("making a device needs root")
 	}
 	return err

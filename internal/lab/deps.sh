@@ -11,8 +11,9 @@ set -eu
 #   openssh-server                  a real sshd to look at nodes through
 #   nginx-light                     a real web server to read images from
 #   systemd                         systemd-analyze, which checks the units
+#   groff-base                      checks the manual pages
 #   gcc libc6-dev                   the race detector
-packages="mmdebstrap iproute2 openssh-client genisoimage xorriso libarchive-tools fuseiso openssh-server nginx-light systemd gcc libc6-dev ca-certificates $*"
+packages="mmdebstrap iproute2 openssh-client genisoimage xorriso libarchive-tools fuseiso openssh-server nginx-light systemd groff-base gcc libc6-dev ca-certificates $*"
 
 missing=
 for p in $packages; do
