@@ -8,8 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"cks-etcd/internal/cmdline"
-	"cks-etcd/internal/inventory"
-	"cks-etcd/internal/watch"
+	"cks-etcd/internal/strictyaml"
 )
 
 // streams are the program's standard streams.
@@ -61,6 +60,6 @@ etcd-fleet completion bash >/etc/bash_completion.d/etcd-fleet`,
 		},
 		EnableBashCompletion: true,
 	}, args, std.out, std.err)
-	fmt.Fprint(std.err, inventory.Detail(err), watch.Detail(err)) // the place in a file that is at fault
+	fmt.Fprint(std.err, strictyaml.Detail(err)) // the place in a file that is at fault
 	return err
 }

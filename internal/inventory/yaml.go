@@ -8,26 +8,12 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
-	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
 	"cks-etcd/internal/reason"
+	"cks-etcd/internal/strictyaml"
 )
-
-// The deepest inventory is clusters, name, hosts, entry, and both limits are
-// well above it. They keep a hostile file from exhausting the stack: within
-// brackets depth is counted, without them every level needs one more column.
-const (
-	maxFlowDepth = 16
-	maxIndent    = 200
-)
-
-// maxBlank is the longest run of blank lines. The parser's time for such a run
-// within a block of text grows with its square.
-const maxBlank = 100
 
 // maxTokens bounds what the parser is given. It is four tokens for each of
 // eight settings of MaxHosts hosts.
@@ -62,14 +48,13 @@ const maxTokens = 32 * MaxHosts
 // aliases, merge keys, tags, directives and a second document. JSON is read as
 // well. An inventory without hosts is valid; see [Inventory.Hosts].
 //
-// Errors have a *FileError in their chain wherever there is a place to name,
-// so that [Detail] shows it.
+// Errors have a *strictyaml.Error in their chain wherever there is a place to name,
+// so that [strictyaml.Detail] shows it.
 func ReadYAML(path string, b []byte) (*Inventory, error) {
 	if len(b) > maxBytes {
 		return nil, reason.New(reason.Usage, "cannot read inventory %s: it is longer than %d bytes", path, maxBytes)
 	}
-	d := &decoder{path: path, source: strings.TrimPrefix(string(b), "\ufeff")}
-	v, err := d.inventory()
+	v, err := newDecoder(path, b).inventory()
 	if err != nil {
 		return nil, reason.New(reason.Usage, "%w", err)
 	}
@@ -78,154 +63,33 @@ func ReadYAML(path string, b []byte) (*Inventory, error) {
 
 // A decoder turns the nodes of one file into hosts.
 type decoder struct {
-	path   string
-	source string
-	count  int // hosts so far
+	strictyaml.File
+	count int // hosts so far
 }
 
-// fail returns an error at the place of t.
-func (d *decoder) fail(t *token.Token, format string, args ...any) error {
-	err := fmt.Errorf(format, args...)
-	if t == nil || t.Position == nil {
-		return fmt.Errorf("cannot read inventory %s: %w", d.path, err)
-	}
-	return &FileError{Path: d.path, Line: t.Position.Line, Column: t.Position.Column, Err: err, source: d.source}
-}
-
-// line returns the text of the line at p, "" where there is none.
-func (d *decoder) line(p *token.Position) string {
-	n := 0
-	for line := range strings.SplitSeq(d.source, "\n") {
-		if n++; p != nil && n == p.Line {
-			return line
-		}
-	}
-	return ""
-}
-
-// placeOf returns the token at which n begins: a mapping's own is the colon
-// after its first key.
-func placeOf(n ast.Node) *token.Token {
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		if !n.IsFlowStyle && len(n.Values) > 0 {
-			return n.Values[0].Key.GetToken()
-		}
-	case *ast.MappingValueNode:
-		return n.Key.GetToken()
-	}
-	return n.GetToken()
-}
-
-// parse returns the top node of the file, nil when it is empty.
-func (d *decoder) parse() (top ast.Node, err error) {
-	// The parser is a large program of others. A fault in it must not look
-	// like one of ours, and must not take down a run that other hosts are part of.
-	defer func() {
-		if r := recover(); r != nil {
-			top, err = nil, fmt.Errorf("cannot read inventory %s: the YAML parser failed: %v", d.path, r)
-		}
-	}()
-	if err := d.checkText(); err != nil {
-		return nil, err
-	}
-	tokens := lexer.Tokenize(d.source)
-	if err := d.checkTokens(tokens); err != nil {
-		return nil, err
-	}
-	file, err := parser.Parse(tokens, 0)
-	if err != nil {
-		var e yaml.Error
-		if errors.As(err, &e) {
-			hint := ""
-			if at := e.GetToken(); at != nil && strings.Contains(d.line(at.Position), "[") {
-				hint = "; quote a host that begins with a bracket"
+// newDecoder returns a decoder for the text of the file at path.
+func newDecoder(path string, b []byte) *decoder {
+	const share = "are not supported; use defaults for what hosts share"
+	return &decoder{File: strictyaml.File{
+		Path: path, Source: strings.TrimPrefix(string(b), "\ufeff"), Noun: "an inventory", MaxTokens: maxTokens, Missing: "a host is missing here",
+		Refused: map[token.Type]string{
+			token.AnchorType:     "anchors (&) " + share,
+			token.AliasType:      "aliases (*) are not supported; quote the value if it is text, and use defaults for what hosts share",
+			token.MergeKeyType:   "merge keys (<<) " + share,
+			token.DirectiveType:  "directives (%) are not supported",
+			token.MappingKeyType: "complex keys (?) are not supported",
+		},
+		Hint: func(line string) string {
+			if strings.Contains(line, "[") {
+				return "; quote a host that begins with a bracket"
 			}
-			return nil, d.fail(e.GetToken(), "%s%s", e.GetMessage(), hint)
-		}
-		return nil, fmt.Errorf("cannot read inventory %s: %w", d.path, err)
-	}
-	for _, doc := range file.Docs {
-		if doc.Body == nil || doc.Body.Type() == ast.CommentType {
-			continue
-		}
-		if top != nil { // after "..."
-			return nil, d.fail(placeOf(doc.Body), "a second document begins here; an inventory is one")
-		}
-		top = doc.Body
-	}
-	return top, nil
-}
-
-// checkText refuses what would make the parser recurse, or a terminal misbehave.
-func (d *decoder) checkText() error {
-	n, blank := 0, 0
-	for line := range strings.SplitSeq(d.source, "\n") {
-		n++
-		at := &token.Token{Position: &token.Position{Line: n, Column: 1}}
-		line = strings.TrimSuffix(line, "\r")
-		for column, r := range []rune(line) {
-			if r == unicode.ReplacementChar || unicode.IsControl(r) && r != '\t' {
-				at.Position.Column = column + 1
-				return d.fail(at, "a control character or a byte that is not UTF-8")
-			}
-		}
-		if blank++; strings.Trim(line, " \t") != "" {
-			blank = 0
-		}
-		if blank > maxBlank {
-			return d.fail(at, "more than %d blank lines in a row", maxBlank)
-		}
-		if indent := len(line) - len(strings.TrimLeft(line, " -?:\t")); indent > maxIndent {
-			return d.fail(at, "the line is indented by more than %d characters", maxIndent)
-		}
-	}
-	return nil
-}
-
-// checkTokens refuses what an inventory has no use for.
-func (d *decoder) checkTokens(tokens token.Tokens) error {
-	if len(tokens) > maxTokens {
-		return fmt.Errorf("cannot read inventory %s: it has more than %d words and signs", d.path, maxTokens)
-	}
-	depth, begun := 0, false
-	var last *token.Token // that is not a comment
-	for _, t := range tokens {
-		switch t.Type {
-		case token.SequenceEntryType:
-			// The parser's time for many of them in a row grows with their square.
-			if last != nil && last.Type == token.SequenceEntryType {
-				return d.fail(last, "a host is missing here")
-			}
-		case token.DocumentHeaderType:
-			if begun {
-				return d.fail(t, "a second document begins here; an inventory is one")
-			}
-			begun = true
-		case token.CommentType:
-			continue
-		case token.AnchorType:
-			return d.fail(t, "anchors (&) are not supported; use defaults for what hosts share")
-		case token.AliasType:
-			return d.fail(t, "aliases (*) are not supported; quote the value if it is text, and use defaults for what hosts share")
-		case token.MergeKeyType:
-			return d.fail(t, "merge keys (<<) are not supported; use defaults for what hosts share")
-		case token.TagType:
-			return d.fail(t, "tags (!) are not supported; quote the value if it is text")
-		case token.DirectiveType:
-			return d.fail(t, "directives (%%) are not supported")
-		case token.MappingKeyType:
-			return d.fail(t, "complex keys (?) are not supported")
-		case token.SequenceStartType, token.MappingStartType:
-			if depth++; depth > maxFlowDepth {
-				return d.fail(t, "brackets are nested deeper than %d", maxFlowDepth)
-			}
-		case token.SequenceEndType, token.MappingEndType:
-			depth--
-		}
-		last, begun = t, true
-	}
-	return nil
+			return ""
+		},
+		Hide: func(err error, lines []string) ([]bool, bool) {
+			key := func(line string) bool { return strings.Contains(line, privateKey) }
+			return nil, errors.Is(err, errPassword) || slices.ContainsFunc(lines, key)
+		},
+	}}
 }
 
 // An entry is one key of a mapping and its value.
@@ -247,23 +111,23 @@ func (d *decoder) mapping(n ast.Node, what string, known []string) ([]entry, err
 	case *ast.MappingValueNode:
 		values = []*ast.MappingValueNode{n}
 	default:
-		return nil, d.fail(placeOf(n), "%s must be KEY: VALUE lines%s", what, keysOf(known))
+		return nil, d.Fail(strictyaml.PlaceOf(n), "%s must be KEY: VALUE lines%s", what, keysOf(known))
 	}
 	seen := make(map[string]int)
 	entries := make([]entry, 0, len(values))
 	for _, v := range values {
-		key, at, ok := scalar(v.Key)
+		key, at, ok := strictyaml.Scalar(v.Key)
 		if !ok {
-			return nil, d.fail(v.Key.GetToken(), "a key must be a word%s", keysOf(known))
+			return nil, d.Fail(v.Key.GetToken(), "a key must be a word%s", keysOf(known))
 		}
 		if known != nil && !slices.Contains(known, key) {
 			if strings.Contains(strings.ToLower(key), "pass") {
-				return nil, d.fail(at, "unknown key %.60q in %s: %w", key, what, errPassword)
+				return nil, d.Fail(at, "unknown key %.60q in %s: %w", key, what, errPassword)
 			}
-			return nil, d.fail(at, "unknown key %.60q in %s%s", key, what, keysOf(known))
+			return nil, d.Fail(at, "unknown key %.60q in %s%s", key, what, keysOf(known))
 		}
 		if line, twice := seen[key]; twice {
-			return nil, d.fail(at, "%.60q stands here again; the first is on line %d", key, line)
+			return nil, d.Fail(at, "%.60q stands here again; the first is on line %d", key, line)
 		}
 		seen[key] = at.Position.Line
 		entries = append(entries, entry{key, at, v.Value})
@@ -279,44 +143,28 @@ func keysOf(known []string) string {
 	return "; the keys are " + strings.Join(known, ", ")
 }
 
-// scalar returns the text of n as it stands in the file, unquoted: a member
-// may be called 1 or no.
-func scalar(n ast.Node) (text string, at *token.Token, ok bool) {
-	switch n := n.(type) {
-	case *ast.LiteralNode:
-		if n.Value == nil {
-			return "", n.GetToken(), false
-		}
-		return strings.TrimSpace(n.Value.Value), n.GetToken(), true
-	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		t := n.GetToken()
-		return t.Value, t, true
-	}
-	return "", nil, false
-}
-
 // text returns the value of e, which must be a scalar that is not empty.
 func (d *decoder) text(e entry) (string, *token.Token, error) {
-	s, at, ok := scalar(e.value)
+	s, at, ok := strictyaml.Scalar(e.value)
 	switch {
 	case ok && s != "":
 		for _, r := range s {
 			// A host key may be folded over lines.
 			if !unicode.IsPrint(r) && (r != '\n' || e.key != "host-key") || r == unicode.ReplacementChar {
-				return "", nil, d.fail(at, "%q has characters in it that cannot be printed", e.key)
+				return "", nil, d.Fail(at, "%q has characters in it that cannot be printed", e.key)
 			}
 		}
 		return s, at, nil
 	case ok, e.value == nil, e.value.Type() == ast.NullType:
-		return "", nil, d.fail(e.at, "%q has no value", e.key)
+		return "", nil, d.Fail(e.at, "%q has no value", e.key)
 	case e.key == "host":
-		return "", nil, d.fail(placeOf(e.value), "%q must be one host; quote a value that begins with a bracket", e.key)
+		return "", nil, d.Fail(strictyaml.PlaceOf(e.value), "%q must be one host; quote a value that begins with a bracket", e.key)
 	}
-	return "", nil, d.fail(placeOf(e.value), "%q must be a single value", e.key)
+	return "", nil, d.Fail(strictyaml.PlaceOf(e.value), "%q must be a single value", e.key)
 }
 
 func (d *decoder) inventory() (*Inventory, error) {
-	top, err := d.parse()
+	top, err := d.Parse()
 	if err != nil {
 		return nil, err
 	}
@@ -330,7 +178,7 @@ func (d *decoder) inventory() (*Inventory, error) {
 			return nil, err
 		}
 	}
-	v := &Inventory{path: d.path, groups: []group{{}}}
+	v := &Inventory{path: d.Path, groups: []group{{}}}
 	if e, ok := find(entries, "hosts"); ok {
 		if v.groups[0].hosts, err = d.hosts(e.value, defaults); err != nil {
 			return nil, err
@@ -363,7 +211,7 @@ func find(entries []entry, key string) (entry, bool) {
 
 func (d *decoder) cluster(c entry, defaults Host) (group, error) {
 	if err := checkName(c.key, "name of a cluster"); err != nil {
-		return group{}, d.fail(c.at, "cannot use cluster %.60q: %w", c.key, err)
+		return group{}, d.Fail(c.at, "cannot use cluster %.60q: %w", c.key, err)
 	}
 	entries, err := d.mapping(c.value, "cluster "+c.key, []string{"defaults", "hosts"})
 	if err != nil {
@@ -405,7 +253,7 @@ func (d *decoder) hosts(n ast.Node, defaults Host) ([]Host, error) {
 	case *ast.SequenceNode:
 		items = n.Values
 	case *ast.MappingNode, *ast.MappingValueNode:
-		return nil, d.fail(placeOf(n), "hosts must be a list: begin each host with \"- \"")
+		return nil, d.Fail(strictyaml.PlaceOf(n), "hosts must be a list: begin each host with \"- \"")
 	}
 	var hosts []Host
 	names := make(map[string]int) // given ones, and where
@@ -415,7 +263,7 @@ func (d *decoder) hosts(n ast.Node, defaults Host) ([]Host, error) {
 			return nil, err
 		}
 		if d.count += len(more); d.count > MaxHosts {
-			return nil, d.fail(placeOf(item), "%w", errTooMany)
+			return nil, d.Fail(strictyaml.PlaceOf(item), "%w", errTooMany)
 		}
 		for _, h := range more {
 			h.Group = defaults.Group
@@ -427,16 +275,16 @@ func (d *decoder) hosts(n ast.Node, defaults Host) ([]Host, error) {
 
 // host reads one item of a list of hosts.
 func (d *decoder) host(n ast.Node, names map[string]int) ([]Host, error) {
-	if s, at, ok := scalar(n); ok {
+	if s, at, ok := strictyaml.Scalar(n); ok {
 		return d.parseHosts(s, at)
 	}
 	switch n.(type) {
 	case nil:
-		return nil, d.fail(nil, "a host is missing")
+		return nil, d.Fail(nil, "a host is missing")
 	case *ast.NullNode:
-		return nil, d.fail(n.GetToken(), "a host is missing here")
+		return nil, d.Fail(n.GetToken(), "a host is missing here")
 	case *ast.SequenceNode:
-		return nil, d.fail(n.GetToken(), "a host that begins with a bracket must be quoted")
+		return nil, d.Fail(n.GetToken(), "a host that begins with a bracket must be quoted")
 	}
 	entries, err := d.mapping(n, "a host", []string{"host", "name", "user", "port", "key", "host-key", "member", "jump"})
 	if err != nil {
@@ -444,7 +292,7 @@ func (d *decoder) host(n ast.Node, names map[string]int) ([]Host, error) {
 	}
 	e, ok := find(entries, "host")
 	if !ok {
-		return nil, d.fail(placeOf(n), "a host needs the key \"host\": its name or address")
+		return nil, d.Fail(strictyaml.PlaceOf(n), "a host needs the key \"host\": its name or address")
 	}
 	s, at, err := d.text(e)
 	if err != nil {
@@ -458,9 +306,9 @@ func (d *decoder) host(n ast.Node, names map[string]int) ([]Host, error) {
 		single := e.key == "name" || e.key == "host-key" || e.key == "member"
 		switch {
 		case single && len(hosts) > 1:
-			return nil, d.fail(e.at, "%q belongs to one host, and this entry names %d", e.key, len(hosts))
+			return nil, d.Fail(e.at, "%q belongs to one host, and this entry names %d", e.key, len(hosts))
 		case e.key == "user" && hosts[0].User != "", e.key == "port" && hosts[0].Port != 0:
-			return nil, d.fail(e.at, "%q is given twice: it is also part of \"host\"", e.key)
+			return nil, d.Fail(e.at, "%q is given twice: it is also part of \"host\"", e.key)
 		}
 	}
 	for _, e := range entries {
@@ -479,7 +327,7 @@ func (d *decoder) host(n ast.Node, names map[string]int) ([]Host, error) {
 			}
 		case "name":
 			if line, twice := names[hosts[0].Name]; twice {
-				return nil, d.fail(e.at, "name %q stands here again; the first is on line %d", hosts[0].Name, line)
+				return nil, d.Fail(e.at, "name %q stands here again; the first is on line %d", hosts[0].Name, line)
 			}
 			names[hosts[0].Name] = e.at.Position.Line
 		}
@@ -501,7 +349,7 @@ func withPort(h Host) string {
 func (d *decoder) parseHosts(s string, at *token.Token) ([]Host, error) {
 	hosts, err := parseHosts(s)
 	if err != nil {
-		return nil, d.fail(at, "%w", err)
+		return nil, d.Fail(at, "%w", err)
 	}
 	return hosts, nil
 }
@@ -535,7 +383,7 @@ func (d *decoder) setting(h *Host, e entry) error {
 		err = checkJump(s)
 	}
 	if err != nil {
-		return d.fail(at, "cannot use %s: %w", e.key, err)
+		return d.Fail(at, "cannot use %s: %w", e.key, err)
 	}
 	return nil
 }
@@ -552,5 +400,5 @@ func (d *decoder) keyFile(s string) (string, error) {
 	if filepath.IsAbs(s) || s[0] == '~' || s[0] == '%' {
 		return s, nil
 	}
-	return filepath.Join(filepath.Dir(d.path), s), nil
+	return filepath.Join(filepath.Dir(d.Path), s), nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"cks-etcd/internal/reason"
+	"cks-etcd/internal/strictyaml"
 )
 
 // docExample returns the n-th block of code marked as YAML in the documentation.
@@ -31,7 +32,7 @@ func docExample(t testing.TB, n int) string {
 func TestDocumentedExample(t *testing.T) {
 	v, err := ReadYAML("/etc/etcd-fleet/hosts.yaml", []byte(docExample(t, 0)))
 	if err != nil {
-		t.Fatalf("%v\n%s", err, Detail(err))
+		t.Fatalf("%v\n%s", err, strictyaml.Detail(err))
 	}
 	if d := cmp.Diff([]string{"prod", "staging"}, v.Clusters()); d != "" {
 		t.Errorf("clusters (-want +got):\n%s", d)
@@ -84,7 +85,7 @@ func TestDocumentedError(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	if got := err.Error() + "\n" + Detail(err); !strings.Contains(string(b), got) {
+	if got := err.Error() + "\n" + strictyaml.Detail(err); !strings.Contains(string(b), got) {
 		t.Errorf("docs/inventory.md does not have this:\n%s", got)
 	}
 }
@@ -114,7 +115,7 @@ func TestReadYAML(t *testing.T) {
 	} {
 		v, err := ReadYAML("dir/hosts.yaml", []byte(c.yaml))
 		if err != nil {
-			t.Errorf("%s: %v\n%s", c.name, err, Detail(err))
+			t.Errorf("%s: %v\n%s", c.name, err, strictyaml.Detail(err))
 			continue
 		}
 		got, err := v.Hosts("")
@@ -198,8 +199,8 @@ func TestReadYAMLRefuses(t *testing.T) {
 		if c.at != "" && !strings.HasPrefix(err.Error(), "usage: hosts.yaml:"+c.at+": ") {
 			t.Errorf("%s: %v; want the place %s", c.name, err, c.at)
 		}
-		if c.at != "" && !strings.HasSuffix(Detail(err), "^\n") {
-			t.Errorf("%s: detail %q", c.name, Detail(err))
+		if c.at != "" && !strings.HasSuffix(strictyaml.Detail(err), "^\n") {
+			t.Errorf("%s: detail %q", c.name, strictyaml.Detail(err))
 		}
 		if d := time.Since(began); d > 20*time.Second {
 			t.Errorf("%s: took %v", c.name, d)
@@ -241,8 +242,8 @@ func TestSecretsAreNotShown(t *testing.T) {
 		"hosts:\n- host: a\n  key: -----BEGIN OPENSSH PRIVATE KEY-----\nhunter2 hunter2\n",
 	} {
 		_, err := ReadYAML("hosts.yaml", []byte(yaml))
-		if err == nil || strings.Contains(err.Error()+Detail(err), "hunter2") {
-			t.Errorf("%q: %v\n%s", yaml, err, Detail(err))
+		if err == nil || strings.Contains(err.Error()+strictyaml.Detail(err), "hunter2") {
+			t.Errorf("%q: %v\n%s", yaml, err, strictyaml.Detail(err))
 		}
 	}
 }
@@ -251,10 +252,10 @@ func TestDetail(t *testing.T) {
 	_, err := ReadYAML("h", []byte("hosts:\n\n  - {host: ü, "+strings.Repeat(" ", 100)+"prot: 1, member: "+strings.Repeat("x", 200)+"}\n"))
 	// Column 115 is shown at the 50th.
 	want := "    1 |\n    2 |\n    3 | " + strings.Repeat(" ", 49) + "prot: 1, member: " + strings.Repeat("x", 34) + "\n      | " + strings.Repeat(" ", 49) + "^\n"
-	if d := cmp.Diff(want, Detail(err)); d != "" {
+	if d := cmp.Diff(want, strictyaml.Detail(err)); d != "" {
 		t.Errorf("%v (-want +got):\n%s", err, d)
 	}
-	if got := Detail(nil) + Detail(fmt.Errorf("x")); got != "" {
+	if got := strictyaml.Detail(nil) + strictyaml.Detail(fmt.Errorf("x")); got != "" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -300,6 +301,9 @@ func TestReadYAMLFull(t *testing.T) {
 	t.Logf("%d bytes in %v", b.Len(), time.Since(began))
 }
 
+// excerptWidth is how many characters of a line strictyaml shows.
+const excerptWidth = 100
+
 func FuzzReadYAML(f *testing.F) {
 	f.Add([]byte(docExample(f, 0)))
 	f.Add([]byte(docExample(f, 1)))
@@ -315,7 +319,7 @@ func FuzzReadYAML(f *testing.F) {
 			if reason.Of(err) != reason.Usage || !oneLine(err) {
 				t.Errorf("error %q", err)
 			}
-			for line := range strings.SplitSeq(strings.TrimSuffix(Detail(err), "\n"), "\n") {
+			for line := range strings.SplitSeq(strings.TrimSuffix(strictyaml.Detail(err), "\n"), "\n") {
 				if len([]rune(line)) > excerptWidth+8 || strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 					t.Errorf("detail line %q", line)
 				}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goccy/go-yaml/parser"
+
 	"cks-etcd/internal/admit"
 	"cks-etcd/internal/answers"
 	"cks-etcd/internal/inspect"
@@ -83,8 +85,8 @@ const (
 const configHint = "correct the file, and try it with 'etcd-fleet watch --check'; docs/watch.md describes it"
 
 // ReadConfig reads the configuration at path, at most 1 MiB of it. Errors have
-// the code reason.Usage, and a *FileError in their chain wherever there is a
-// place to name, so that [Detail] shows it. Relative paths in the file begin
+// the code reason.Usage, and a *strictyaml.Error in their chain wherever there is a
+// place to name, so that [strictyaml.Detail] shows it. Relative paths in the file begin
 // at its directory.
 //
 // It is strict: an unknown key, a key that is given twice, a value of the wrong
@@ -108,8 +110,7 @@ func ParseConfig(path string, b []byte) (Config, error) {
 	if len(b) > maxConfigBytes {
 		return Config{}, reason.New(reason.Usage, "cannot read configuration %s: it is longer than %d bytes", path, maxConfigBytes).WithHint(configHint)
 	}
-	d := &decoder{path: path, source: strings.TrimPrefix(string(b), "\ufeff"), urls: make(map[scan.URL]int)}
-	c, err := d.config()
+	c, err := newDecoder(path, b).config()
 	if err != nil {
 		return Config{}, reason.New(reason.Usage, "%w", err).WithHint(configHint)
 	}
@@ -127,7 +128,7 @@ func (d *decoder) config() (Config, error) {
 		AdmitWait:    admit.DefaultWait,
 		Answers:      defaultAnswers(os.Geteuid(), os.Getenv),
 	}
-	top, err := d.parse()
+	top, err := d.Parse(parser.AllowDuplicateMapKey())
 	if err != nil {
 		return c, err
 	}
@@ -155,10 +156,10 @@ func (d *decoder) config() (Config, error) {
 				}
 				a, err := parseAddress(s)
 				if err != nil {
-					return d.fail(v.at, "cannot use listen: %w", err)
+					return d.Fail(v.at, "cannot use listen: %w", err)
 				}
 				if _, twice := listenAt[a.String()]; twice {
-					return d.fail(v.at, "%s stands here again", a)
+					return d.Fail(v.at, "%s stands here again", a)
 				}
 				listenAt[a.String()] = v
 				c.Listen = append(c.Listen, a)
@@ -172,7 +173,7 @@ func (d *decoder) config() (Config, error) {
 		return c, err
 	}
 	if c.Answers == "" {
-		return c, fmt.Errorf("cannot read configuration %s: there is no default for \"answers\" here, since HOME is not set", d.path)
+		return c, fmt.Errorf("cannot read configuration %s: there is no default for \"answers\" here, since HOME is not set", d.Path)
 	}
 	if len(c.Listen) == 0 {
 		a, err := parseAddress(defaultListen)
@@ -183,11 +184,11 @@ func (d *decoder) config() (Config, error) {
 	}
 	for _, a := range c.Listen {
 		if !a.Local() && (c.TLS == nil || c.TokenFile == "") {
-			return c, d.fail(listenAt[a.String()].at, "%s can be reached from other machines, and so needs \"tls\" and \"token_file\"; 127.0.0.1, [::1] and unix sockets do not", a)
+			return c, d.Fail(listenAt[a.String()].at, "%s can be reached from other machines, and so needs \"tls\" and \"token_file\"; 127.0.0.1, [::1] and unix sockets do not", a)
 		}
 	}
 	if c.TLS != nil && !slices.ContainsFunc(c.Listen, func(a Address) bool { return a.Network == "tcp" }) {
-		return c, d.fail(tlsAt.at, "\"tls\" has no use: no address is a TCP one")
+		return c, d.Fail(tlsAt.at, "\"tls\" has no use: no address is a TCP one")
 	}
 	return c, nil
 }
@@ -212,10 +213,10 @@ func (d *decoder) store(c *Config, v value) error {
 		return err
 	}
 	if s.Path == "" {
-		return d.fail(v.at, "a store needs the key \"path\": the directory where it is mounted")
+		return d.Fail(v.at, "a store needs the key \"path\": the directory where it is mounted")
 	}
 	if slices.ContainsFunc(c.Stores, func(o scan.Store) bool { return o.Path == s.Path }) {
-		return d.fail(v.at, "store %s stands here again", s.Path)
+		return d.Fail(v.at, "store %s stands here again", s.Path)
 	}
 	c.Stores = append(c.Stores, s)
 	return nil
@@ -232,10 +233,10 @@ func (d *decoder) url(c *Config, v value) error {
 		return err
 	}
 	if u.URL == "" {
-		return d.fail(v.at, "a URL needs the key \"url\"")
+		return d.Fail(v.at, "a URL needs the key \"url\"")
 	}
 	if line, twice := d.urls[scan.URL{URL: u.URL, Zone: u.Zone}]; twice {
-		return d.fail(v.at, "this URL stands here again for the same zone; the first is on line %d", line)
+		return d.Fail(v.at, "this URL stands here again for the same zone; the first is on line %d", line)
 	}
 	d.urls[scan.URL{URL: u.URL, Zone: u.Zone}] = v.at.Position.Line
 	c.URLs = append(c.URLs, u)
@@ -273,7 +274,7 @@ func (d *decoder) tls(c *Config, v value) error {
 		return err
 	}
 	if c.TLS.Cert == "" || c.TLS.Key == "" {
-		return d.fail(v.at, "\"tls\" needs \"cert\" and \"key\"")
+		return d.Fail(v.at, "\"tls\" needs \"cert\" and \"key\"")
 	}
 	return nil
 }
@@ -287,7 +288,7 @@ func (d *decoder) absolute(s string) (string, error) {
 	if strings.HasPrefix(s, "~") {
 		return "", errors.New("~ is not known here; write the whole path")
 	}
-	return filepath.Abs(filepath.Join(filepath.Dir(d.path), s))
+	return filepath.Abs(filepath.Join(filepath.Dir(d.Path), s))
 }
 
 // fileOnISO checks a path on an ISO, written with or without a leading slash.

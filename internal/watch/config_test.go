@@ -15,6 +15,7 @@ import (
 	"cks-etcd/internal/inspect"
 	"cks-etcd/internal/reason"
 	"cks-etcd/internal/scan"
+	"cks-etcd/internal/strictyaml"
 )
 
 const fullConfig = `
@@ -184,8 +185,8 @@ func TestConfigErrors(t *testing.T) {
 			if reason.Of(err) != reason.Usage || !strings.Contains(fmt.Sprint(err), tt.want) {
 				t.Fatalf("got %v, want a usage error with %q", err, tt.want)
 			}
-			if strings.Contains(err.Error()+Detail(err), "geheim") {
-				t.Errorf("a secret is shown: %v\n%s", err, Detail(err))
+			if strings.Contains(err.Error()+strictyaml.Detail(err), "geheim") {
+				t.Errorf("a secret is shown: %v\n%s", err, strictyaml.Detail(err))
 			}
 		})
 	}
@@ -196,7 +197,7 @@ func TestReadConfigMissing(t *testing.T) {
 	if reason.Of(err) != reason.Usage {
 		t.Errorf("got %v, want a usage error", err)
 	}
-	if got := Detail(err); got != "" {
+	if got := strictyaml.Detail(err); got != "" {
 		t.Errorf("detail %q, want none", got)
 	}
 }
@@ -204,7 +205,7 @@ func TestReadConfigMissing(t *testing.T) {
 func TestDetail(t *testing.T) {
 	_, err := ParseConfig("w.yaml", []byte("# stores\nstores:\n  - pth: /mnt/secondary\n"))
 	want := "    1 | # stores\n    2 | stores:\n    3 |   - pth: /mnt/secondary\n      |     ^\n"
-	if got := Detail(err); got != want {
+	if got := strictyaml.Detail(err); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }
@@ -212,12 +213,12 @@ func TestDetail(t *testing.T) {
 // TestDetailSecrets: what is said about a configuration ends up in the journal.
 func TestDetailSecrets(t *testing.T) {
 	_, err := ParseConfig("w.yaml", []byte("http:\n  headers:\n    - \"Authorization: geheim\"\n  nonsense: 1\njobs: x\n"))
-	got := Detail(err)
+	got := strictyaml.Detail(err)
 	if strings.Contains(got, "geheim") || !strings.Contains(got, "not shown") {
 		t.Errorf("got\n%s", got)
 	}
 	_, err = ParseConfig("w.yaml", []byte("http:\n  headers:\n    - \"A: geheim\"\njobs: x\n"))
-	got = Detail(err)
+	got = strictyaml.Detail(err)
 	if strings.Contains(got, "geheim") || !strings.Contains(got, "    4 | jobs: x\n      |       ^\n") {
 		t.Errorf("got\n%s", got)
 	}
@@ -232,7 +233,7 @@ func TestPackagedConfig(t *testing.T) {
 	}
 	asIs, err := ParseConfig("/etc/etcd-fleet/watch.yaml", b)
 	if err != nil {
-		t.Fatalf("%v\n%s", err, Detail(err))
+		t.Fatalf("%v\n%s", err, strictyaml.Detail(err))
 	}
 	// Settings are commented out without a space, prose with one.
 	used := regexp.MustCompile(`(?m)^#([a-z]| +[-a-z])`).ReplaceAllFunc(b, func(m []byte) []byte {
@@ -244,7 +245,7 @@ func TestPackagedConfig(t *testing.T) {
 	used = regexp.MustCompile(`(?m)^ +(etcd-fleet|systemctl) .*\n`).ReplaceAll(used, nil)
 	all, err := ParseConfig("/etc/etcd-fleet/watch.yaml", used)
 	if err != nil {
-		t.Fatalf("%v\n%s", err, Detail(err))
+		t.Fatalf("%v\n%s", err, strictyaml.Detail(err))
 	}
 	if len(all.Stores) != 1 || len(all.URLs) != 1 || len(all.Listen) != 2 || all.TLS == nil || all.TokenFile == "" {
 		t.Errorf("not all settings were read: %+v", all)
@@ -277,7 +278,7 @@ func FuzzConfig(f *testing.F) {
 			if reason.Of(err) != reason.Usage {
 				t.Errorf("code %s, want usage: %v", reason.Of(err), err)
 			}
-			if d := Detail(err); d != "" && !strings.HasSuffix(d, "\n") {
+			if d := strictyaml.Detail(err); d != "" && !strings.HasSuffix(d, "\n") {
 				t.Errorf("detail %q does not end its line", d)
 			}
 			return

@@ -1,49 +1,57 @@
-package watch
+package strictyaml
 
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode"
 
 	"cks-etcd/internal/reason"
 )
 
-// A FileError is a fault at one place of a configuration. As the cause in a
-// *reason.Error it is one line, "watch.yaml:7:5: unknown key ...".
-type FileError struct {
+// An Error is a fault at one place of a file. As the cause in a *reason.Error it
+// is one line, "hosts.yaml:7:5: unknown key ...".
+type Error struct {
 	Path   string
 	Line   int // from 1
 	Column int // in characters, from 1
 	Err    error
-	source string // the file
+	file   *File
 }
 
 // Error returns place and fault in one line, in the form that editors follow.
-func (e *FileError) Error() string {
+func (e *Error) Error() string {
 	return reason.Line(fmt.Sprintf("%s:%d:%d: %v", e.Path, e.Line, e.Column, e.Err))
 }
 
 // Unwrap returns the fault without its place.
-func (e *FileError) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error { return e.Err }
 
-// Detail returns the lines around the place in a configuration that err speaks
-// of, with a caret under it, to be printed below the error's own line:
+// Detail returns the lines around the first place in a file that err speaks of,
+// with a caret under it, to be printed below the error's own line:
 //
-//	6 | stores:
-//	7 |   - pth: /mnt/secondary
-//	  |     ^
+//	6 |     - host: 203.0.113.10
+//	7 |       prot: 50000
+//	  |       ^
 //
 // It ends with a line break, holds only printable characters, and is empty
-// where there is no such place. Lines that may hold a secret are not shown:
-// what is said about a configuration ends up in the journal.
+// where there is no such place. Lines that may hold a secret are not shown: what
+// is said about a file ends up in logs.
 func Detail(err error) string {
-	var e *FileError
+	var e *Error
 	if !errors.As(err, &e) {
 		return ""
 	}
-	return excerpt(e.source, e.Line, e.Column)
+	lines := strings.Split(e.file.Source, "\n")
+	hidden := make([]bool, len(lines))
+	if e.file.Hide != nil {
+		some, all := e.file.Hide(err, lines)
+		if all {
+			return ""
+		}
+		copy(hidden, some)
+	}
+	return excerpt(lines, hidden, e.Line, e.Column)
 }
 
 const (
@@ -51,12 +59,11 @@ const (
 	excerptWidth  = 100 // characters shown of a line
 )
 
-func excerpt(text string, line, column int) string {
-	lines := strings.Split(text, "\n")
+// excerpt shows a place in text. Places outside of it give "".
+func excerpt(lines []string, hidden []bool, line, column int) string {
 	if line < 1 || line > len(lines) || column < 1 {
 		return ""
 	}
-	hidden := secretLines(lines)
 	// A place far to the right moves the window over all lines alike.
 	from := 0
 	if column > excerptWidth {
@@ -74,30 +81,6 @@ func excerpt(text string, line, column int) string {
 		fmt.Fprintf(&b, "      | %s^\n", strings.Repeat(" ", column-1-from))
 	}
 	return b.String()
-}
-
-var (
-	headersKey = regexp.MustCompile(`(?i)headers?\b`)
-	topKey     = regexp.MustCompile(`^["'\pL]`)
-	secretText = regexp.MustCompile(`(?i)pass|secret|token|authorization|cookie|api-?key|://[^/]*@`)
-	// tokenFile is the one setting whose name looks like a secret and is none.
-	tokenFile = regexp.MustCompile(`^token_file\s*:`)
-)
-
-// secretLines tells which lines may hold a secret: everything from a key
-// "headers" to the next key at the top, and what looks like one anywhere else.
-// It goes by the text, since a file with a fault in it has no other form.
-func secretLines(lines []string) []bool {
-	hidden := make([]bool, len(lines))
-	in := false
-	for i, line := range lines {
-		if topKey.MatchString(line) {
-			in = false
-		}
-		in = in || headersKey.MatchString(line)
-		hidden[i] = in || secretText.MatchString(line) && !tokenFile.MatchString(line)
-	}
-	return hidden
 }
 
 // window returns excerptWidth characters of line, each one column wide and
