@@ -8,58 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"cks-etcd/internal/lab"
 	"cks-etcd/internal/reason"
 )
-
-// labEnv names the test that the process was started for, within a mount
-// namespace of its own.
-const labEnv = "ANSWERS_TEST_LAB"
-
-// inNamespace reports whether the test runs in a private mount namespace. When
-// it does not, it runs the test again in one: the mounts end with that process.
-func inNamespace(t *testing.T) bool {
-	t.Helper()
-	if os.Getenv(labEnv) == t.Name() {
-		return true
-	}
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("this test makes mounts and needs root")
-		}
-		t.Skip("this test makes mounts and needs root")
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self, "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), labEnv+"="+t.Name())
-	// Unshareflags, unlike Cloneflags, makes the copied mounts private.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
-		t.Fatalf("in a mount namespace: %v\n%s", err, out)
-	}
-	t.Logf("%s", out)
-	return false
-}
-
-// mount mounts a tmpfs on a new directory and returns its path.
-func mount(t *testing.T, data string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, data); err != nil {
-		t.Fatalf("mount: %v", err)
-	}
-	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
-	return dir
-}
 
 // fill leaves free bytes of the file system of dir.
 func fill(t *testing.T, dir string, free int) (filler string) {
@@ -93,12 +49,12 @@ func fill(t *testing.T, dir string, free int) (filler string) {
 // different steps. What was kept stays readable, by this process and by others,
 // and once there is space again all goes on.
 func TestLabFullDisk(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
 	refused := 0
 	for free := range 24 {
-		dir := mount(t, "size=2m")
+		dir := lab.MountT(t, "tmpfs", 0, "size=2m")
 		path := filepath.Join(dir, "etcd-fleet", "answers.db")
 		s := open(t, path, Options{})
 		kept := 0
@@ -152,11 +108,11 @@ func TestLabFullDisk(t *testing.T) {
 
 // TestLabFullDiskAtFirst has no space for the file itself.
 func TestLabFullDiskAtFirst(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
 	for free := range 10 {
-		dir := mount(t, "size=256k")
+		dir := lab.MountT(t, "tmpfs", 0, "size=256k")
 		path := filepath.Join(dir, "etcd-fleet", "answers.db")
 		if err := os.Mkdir(filepath.Dir(path), 0o750); err != nil {
 			t.Fatal(err)
@@ -182,10 +138,10 @@ func TestLabFullDiskAtFirst(t *testing.T) {
 }
 
 func TestLabReadOnlyMount(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
-	dir := mount(t, "size=2m")
+	dir := lab.MountT(t, "tmpfs", 0, "size=2m")
 	path := filepath.Join(dir, "answers.db")
 	put(t, open(t, path, Options{}), included(1))
 	damagedPath := filepath.Join(dir, "damaged.db")
@@ -216,11 +172,11 @@ func readsOnly(t *testing.T, path string) {
 
 // TestLabOtherUser has a user who may read the file of root, or not even that.
 func TestLabOtherUser(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
 	const nobody = 65534
-	dir := mount(t, "size=2m,mode=0755")
+	dir := lab.MountT(t, "tmpfs", 0, "size=2m,mode=0755")
 	path := filepath.Join(dir, "etcd-fleet", "answers.db")
 	put(t, open(t, path, Options{}), included(1))
 	if err := os.Chown(filepath.Dir(path), 0, nobody); err != nil {
@@ -259,12 +215,7 @@ func TestLabOtherUser(t *testing.T) {
 // TestLabRootForDaemon: a file that root makes in the directory of another user
 // is that user's.
 func TestLabRootForDaemon(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("giving files away needs root")
-		}
-		t.Skip("giving files away needs root")
-	}
+	lab.RequireRoot(t)
 	dir := t.TempDir()
 	if err := os.Chown(dir, 65534, 65533); err != nil {
 		t.Fatal(err)

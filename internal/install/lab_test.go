@@ -7,59 +7,15 @@ import (
 	"errors"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"cks-etcd/internal/lab"
 	"cks-etcd/internal/reason"
 )
-
-// labEnv names the test that the process was started for, within a mount
-// namespace of its own.
-const labEnv = "INSTALL_TEST_LAB"
-
-// inNamespace reports whether the test runs in a private mount namespace. When
-// it does not, it runs the test again in one: the mounts end with that process.
-func inNamespace(t *testing.T) bool {
-	t.Helper()
-	if os.Getenv(labEnv) == t.Name() {
-		return true
-	}
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("this test makes mounts and needs root")
-		}
-		t.Skip("this test makes mounts and needs root")
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self, "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), labEnv+"="+t.Name())
-	// Unshareflags, unlike Cloneflags, makes the copied mounts private.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
-		t.Fatalf("in a mount namespace: %v\n%s", err, out)
-	}
-	return false
-}
-
-// mount mounts a new file system on a new directory and returns its path.
-func mount(t *testing.T, fstype string, flags uintptr, data string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := unix.Mount(fstype, dir, fstype, flags, data); err != nil {
-		t.Fatalf("mount %s: %v", fstype, err)
-	}
-	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
-	return dir
-}
 
 func wantWords(t *testing.T, err error, words ...string) {
 	t.Helper()
@@ -71,10 +27,10 @@ func wantWords(t *testing.T, err error, words ...string) {
 }
 
 func TestLabFullDisk(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
-	dir := mount(t, "tmpfs", 0, "size=1m")
+	dir := lab.MountT(t, "tmpfs", 0, "size=1m")
 	s := begin(t, dir)
 	_, err := s.Create("etcd", 2<<20)
 	wantCode(t, err, reason.NoSpace)
@@ -101,10 +57,10 @@ func TestLabFullDisk(t *testing.T) {
 }
 
 func TestLabNoInodes(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
-	dir := mount(t, "tmpfs", 0, "nr_inodes=2")
+	dir := lab.MountT(t, "tmpfs", 0, "nr_inodes=2")
 	begin(t, dir) // takes the last one
 	_, err := Begin(dir)
 	wantCode(t, err, reason.NoSpace)
@@ -116,10 +72,10 @@ func TestLabNoInodes(t *testing.T) {
 // TestLabUnknownSpace: a file system that does not count its blocks, and has no
 // fallocate(2), is neither full nor an obstacle.
 func TestLabUnknownSpace(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
-	for _, dir := range []string{mount(t, "tmpfs", 0, "size=0"), mount(t, "ramfs", 0, "")} {
+	for _, dir := range []string{lab.MountT(t, "tmpfs", 0, "size=0"), lab.MountT(t, "ramfs", 0, "")} {
 		if err := checkSpace(dir, 1<<62); err != nil {
 			t.Errorf("checkSpace: %v", err)
 		}
@@ -140,10 +96,10 @@ func TestLabUnknownSpace(t *testing.T) {
 }
 
 func TestLabNoExec(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
-	dir := mount(t, "tmpfs", unix.MS_NOEXEC, "size=4m")
+	dir := lab.MountT(t, "tmpfs", unix.MS_NOEXEC, "size=4m")
 	s := begin(t, dir)
 	mustPut(t, s, "etcd", program("etcd", 1, 1))
 	_, err := s.Run(context.Background(), "etcd", "--version")
@@ -152,7 +108,7 @@ func TestLabNoExec(t *testing.T) {
 }
 
 func TestLabReadOnly(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
 	dir := t.TempDir()
@@ -189,7 +145,7 @@ func TestLabReadOnly(t *testing.T) {
 // TestLabTargetIsMount: a file that is mounted at the binary's name cannot be
 // replaced, and stays.
 func TestLabTargetIsMount(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
 	dir := t.TempDir()
@@ -214,10 +170,10 @@ func TestLabTargetIsMount(t *testing.T) {
 // TestLabSmallDiskStillInstalls: what fits is installed, and an identical
 // second run needs no more than the space of one stage.
 func TestLabSmallDiskStillInstalls(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
-	dir := mount(t, "tmpfs", 0, "size=2m")
+	dir := lab.MountT(t, "tmpfs", 0, "size=2m")
 	for range 3 {
 		s := begin(t, dir)
 		f, err := s.Create("etcd", 700<<10)

@@ -6,64 +6,21 @@ import (
 	"bytes"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"cks-etcd/internal/lab"
 )
 
-// labEnv names the test that the process was started for, within a mount
-// namespace of its own.
-const labEnv = "MARKER_TEST_LAB"
-
-// inNamespace reports whether the test runs in a private mount namespace. When
-// it does not, it runs the test again in one: the mounts end with that process.
-func inNamespace(t *testing.T) bool {
-	t.Helper()
-	if os.Getenv(labEnv) == t.Name() {
-		return true
-	}
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("this test makes mounts and needs root")
-		}
-		t.Skip("this test makes mounts and needs root")
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self, "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), labEnv+"="+t.Name())
-	// Unshareflags, unlike Cloneflags, makes the copied mounts private.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
-		t.Fatalf("in a mount namespace: %v\n%s", err, out)
-	}
-	return false
-}
-
-// mount mounts a tmpfs on a new directory and returns its path.
-func mount(t *testing.T, data string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, data); err != nil {
-		t.Fatalf("mount: %v", err)
-	}
-	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
-	return dir
-}
-
 func TestLabReadOnlyHome(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
-	dir := mount(t, "size=64k")
+	dir := lab.MountT(t, "tmpfs", 0, "size=64k")
 	path := filepath.Join(dir, "etcd-setup-failed")
 	if err := Write(path, "old"); err != nil {
 		t.Fatal(err)
@@ -91,10 +48,10 @@ func TestLabReadOnlyHome(t *testing.T) {
 // TestLabFullHome: a disk that is full keeps the old content, whole, and no
 // temporary file.
 func TestLabFullHome(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
-	dir := mount(t, "size=16k")
+	dir := lab.MountT(t, "tmpfs", 0, "size=16k")
 	path := filepath.Join(dir, "state.json")
 	if err := WriteState(path, failed()); err != nil {
 		t.Fatal(err)
@@ -123,7 +80,7 @@ func TestLabFullHome(t *testing.T) {
 // TestLabMarkerIsMount: what is mounted at the marker's path cannot be replaced,
 // and says so instead of being written to.
 func TestLabMarkerIsMount(t *testing.T) {
-	if !inNamespace(t) {
+	if !lab.InMountNamespace(t) {
 		return
 	}
 	dir, victim := t.TempDir(), filepath.Join(t.TempDir(), "victim")
