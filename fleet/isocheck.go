@@ -44,18 +44,18 @@ const (
 const quietStart = 5 * time.Second
 
 type isoCheckOptions struct {
-	args   []string
-	files  []string
-	deep   bool
-	arch   string
-	all    bool
-	jobs   int
-	cached bool
-	forget bool // --no-remember
-	output string
-	quiet  bool
-	source sourceOptions
-	keep   answersOptions
+	args       []string
+	files      []string
+	deep       bool
+	arch       string
+	all        bool
+	jobs       int
+	cached     bool
+	noRemember bool
+	output     string
+	quiet      bool
+	source     sourceOptions
+	keep       answersOptions
 }
 
 func isoCheckCommand(std streams) *cli.Command {
@@ -82,7 +82,7 @@ etcd-fleet iso check --file k8s/kubeadm https://mirror.example/cks/setup.iso
 			&cli.BoolFlag{Name: "all", Usage: "show ISOs without Kubernetes, too", Destination: &o.all},
 			&cli.IntFlag{Name: "jobs", Usage: "`N` ISOs read at the same time", Value: defaultJobs, DefaultText: fmt.Sprint(defaultJobs), Destination: &o.jobs},
 			&cli.BoolFlag{Name: "cached", Usage: "take a remembered answer where the ISO has not changed", Destination: &o.cached},
-			&cli.BoolFlag{Name: "no-remember", Usage: "do not keep the answers", Destination: &o.forget},
+			&cli.BoolFlag{Name: "no-remember", Usage: "do not keep the answers", Destination: &o.noRemember},
 			outputFlag(&o.output),
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "no progress", Destination: &o.quiet},
 		}, sourceFlags(&o.source), answersFlags(&o.keep)),
@@ -121,7 +121,7 @@ func (o *isoCheckOptions) check() error {
 		return reason.New(reason.Usage, "--jobs %d is not between 1 and %d", o.jobs, maxJobs)
 	case o.arch != "" && !o.deep:
 		return reason.New(reason.Usage, "--arch needs --deep")
-	case o.cached && o.forget:
+	case o.cached && o.noRemember:
 		return reason.New(reason.Usage, "--cached needs the answers that --no-remember leaves alone")
 	}
 	if slices.Contains(o.args, "") {
@@ -162,7 +162,7 @@ func runISOCheck(c *cli.Context, o isoCheckOptions, std streams) error {
 		return err
 	}
 	defer k.opener.Close()
-	if !o.forget {
+	if !o.noRemember {
 		if k.answers, err = o.keep.open(c.Context, out.warn); err != nil {
 			if o.cached || o.keep.rebuild {
 				out.abandon()
