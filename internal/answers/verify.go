@@ -245,6 +245,9 @@ func (c *checker) bucket(ctx context.Context, id uint64, v []byte, depth int) er
 	if len(v) < headerSize || binary.NativeEndian.Uint16(v[8:]) != flagLeaf {
 		return fmt.Errorf("page %d: a bucket without a leaf", id)
 	}
+	if binary.NativeEndian.Uint64(v) != 0 || binary.NativeEndian.Uint32(v[12:]) != 0 {
+		return fmt.Errorf("page %d: a bucket within that has pages", id) // bbolt would free them with the next write
+	}
 	elements, err := parse(v, int(binary.NativeEndian.Uint16(v[10:])), true)
 	if err != nil {
 		return fmt.Errorf("page %d: a bucket within: %w", id, err)
